@@ -1,0 +1,509 @@
+//! The command line as typed: what may be said, and its help. Values are checked and merged in [`crate::settings`].
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::settings::Layer;
+
+const AFTER_HELP: &str = "\
+Settings come from, later ones winning: defaults; ./duckpond.toml, else $XDG_CONFIG_HOME/duckpond/config.toml (or the file of
+--config); environment variables DUCKPOND_MODEL, DUCKPOND_MAX_TOKENS and so on; flags. `duckpond config` shows the result.
+
+Exit codes: 0 done, 1 failure, 2 something wrong with the request, 130 stopped by Ctrl-C (128 + its number by another signal).";
+
+/// Runs mixture-of-experts language models on one host and a flock of small machines.
+///
+/// Without a model of your own, the small model Duckling answers; it ships with the program.
+#[derive(Debug, Parser)]
+#[command(name = "duckpond", version, after_help = AFTER_HELP, max_term_width = 120)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The subcommands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Answers one prompt.
+    ///
+    /// The text goes to standard output while it is made, everything else to standard error. Markers of the chat format are not
+    /// shown; with --think, the reasoning comes first and the answer on a new line.
+    Generate(GenerateArgs),
+    /// Holds a conversation.
+    ///
+    /// One line is one message; /help lists the commands. Ctrl-C stops an answer, Ctrl-D ends the program. If standard input is
+    /// no terminal, its lines are the messages.
+    Chat(ChatArgs),
+    /// Shows what is in a checkpoint folder, what it needs, and what is wrong with it.
+    Inspect(InspectArgs),
+    /// Writes a checkpoint's experts the way ducks hold them, and everything else beside them, into a folder of its own.
+    ///
+    /// The folder can be used wherever a checkpoint folder can, and the checkpoint is not needed any more. A conversion that was
+    /// stopped goes on when the same command is given again.
+    Convert(ConvertArgs),
+    /// Reads a converted folder back and lists everything that is wrong with it.
+    Verify(VerifyArgs),
+    /// Measures prefill and decode, beside this machine's memory bandwidth.
+    Bench(BenchArgs),
+    /// Prints the merged settings and where each value came from.
+    Config(ConfigArgs),
+}
+
+/// `duckpond generate`.
+#[derive(Debug, Args)]
+pub struct GenerateArgs {
+    /// The prompt; `-` reads it from standard input.
+    #[arg(value_name = "PROMPT")]
+    pub prompt: Option<String>,
+
+    /// Reads the prompt from a file.
+    ///
+    /// One line end at the end of a file or of standard input does not belong to the prompt, except with --raw.
+    #[arg(long, value_name = "FILE", conflicts_with = "prompt")]
+    pub file: Option<PathBuf>,
+
+    /// Takes the prompt as it is instead of as a user's message; markers such as `<think>` written out in it are markers.
+    #[arg(long, conflicts_with_all = ["system", "think", "no_think"])]
+    pub raw: bool,
+
+    /// Writes one CSV row per token: index, ms, token, text, draft, accepted.
+    ///
+    /// The file appears when the answer has ended, also one that was stopped; an answer without a token leaves none.
+    #[arg(long, value_name = "FILE.csv")]
+    pub trace: Option<PathBuf>,
+
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub conversation: ConversationFlags,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub answer: AnswerFlags,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub machine: MachineFlags,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub program: ProgramFlags,
+}
+
+/// `duckpond chat`.
+#[derive(Debug, Args)]
+pub struct ChatArgs {
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub conversation: ConversationFlags,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub answer: AnswerFlags,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub machine: MachineFlags,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub program: ProgramFlags,
+}
+
+/// `duckpond inspect`.
+#[derive(Debug, Args)]
+pub struct InspectArgs {
+    /// The checkpoint folder; without it, the model of the settings.
+    #[arg(value_name = "CHECKPOINT")]
+    pub checkpoint: Option<PathBuf>,
+
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub machine: MachineFlags,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub program: ProgramFlags,
+}
+
+/// `duckpond convert`.
+#[derive(Debug, Args)]
+pub struct ConvertArgs {
+    /// The checkpoint folder.
+    #[arg(value_name = "CHECKPOINT")]
+    pub checkpoint: PathBuf,
+
+    /// The folder to write: one that does not exist yet, an empty one, or one with an unfinished conversion.
+    #[arg(value_name = "OUT")]
+    pub out: PathBuf,
+
+    /// How experts are stored.
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = ExpertFormat::Auto)]
+    pub format: ExpertFormat,
+
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub work: WorkFlags,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub program: ProgramFlags,
+}
+
+/// How experts are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ExpertFormat {
+    /// e4m3 where every expert is e4m3, else fp9.
+    Auto,
+    /// 8 bits with block scales, as published; exact.
+    E4m3,
+    /// 9 bits: exact for e4m3, rounds bf16.
+    Fp9,
+    /// 16 bits: exact for bf16.
+    Bf16,
+}
+
+/// `duckpond verify`.
+#[derive(Debug, Args)]
+pub struct VerifyArgs {
+    /// The converted folder.
+    #[arg(value_name = "OUT")]
+    pub folder: PathBuf,
+
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub work: WorkFlags,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub program: ProgramFlags,
+}
+
+/// What `duckpond bench` measures if not whole answers.
+#[derive(Debug, Subcommand)]
+pub enum BenchCommand {
+    /// Measures the products themselves: from memory beside plain reading, and from the cache beside other ways of computing them.
+    Kernels(KernelsArgs),
+}
+
+/// `duckpond bench kernels`.
+#[derive(Debug, Args)]
+pub struct KernelsArgs {
+    /// Working set, such as 512MiB or 2GiB; it should be far larger than the processor's caches, and it is needed twice.
+    #[arg(long, value_name = "SIZE", default_value = "2GiB", value_parser = crate::format::parse_bytes)]
+    pub bytes: u64,
+
+    /// Writes the result as JSON.
+    #[arg(long)]
+    pub json: bool,
+
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub work: WorkFlags,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub program: ProgramFlags,
+}
+
+/// `duckpond bench`.
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct BenchArgs {
+    #[command(subcommand)]
+    #[allow(missing_docs)]
+    pub what: Option<BenchCommand>,
+
+    /// Prompt lengths to read, in tokens.
+    #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "64,512")]
+    pub prefill: Vec<usize>,
+
+    /// Answer lengths to generate, in tokens; at least 2.
+    #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "64")]
+    pub decode: Vec<usize>,
+
+    /// Tokens in the caches before decoding starts.
+    #[arg(long, value_name = "N", default_value_t = 16)]
+    pub context: usize,
+
+    /// Runs random weights, made for this run in the folder for temporary files and removed again.
+    #[arg(long, conflicts_with = "model")]
+    pub synthetic: bool,
+
+    /// Weights that one token of the synthetic model reads, such as 512MiB or 2GiB.
+    #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = crate::format::parse_bytes, requires = "synthetic")]
+    pub active_bytes: u64,
+
+    /// Writes the result as JSON.
+    #[arg(long)]
+    pub json: bool,
+
+    /// Drafts with the MTP layer.
+    #[arg(long)]
+    pub mtp: bool,
+
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub machine: MachineFlags,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub program: ProgramFlags,
+}
+
+/// `duckpond config`.
+#[derive(Debug, Args)]
+pub struct ConfigArgs {
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub conversation: ConversationFlags,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub answer: AnswerFlags,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub machine: MachineFlags,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub program: ProgramFlags,
+}
+
+/// Flags about how a conversation is written down.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Conversation")]
+pub struct ConversationFlags {
+    /// Instructions before the conversation.
+    #[arg(long, value_name = "TEXT")]
+    pub system: Option<String>,
+    /// Lets the model think before it answers.
+    #[arg(long, overrides_with = "no_think")]
+    pub think: bool,
+    /// Has it answer at once (default).
+    #[arg(long, overrides_with = "think")]
+    pub no_think: bool,
+}
+
+/// Flags about choosing tokens.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Choosing tokens", allow_negative_numbers = true)]
+pub struct AnswerFlags {
+    /// Stops after so many tokens; 0: when the context is full [default: 0].
+    #[arg(long, value_name = "N", value_parser = whole)]
+    pub max_tokens: Option<i64>,
+    /// How freely tokens are chosen; 0: always the likeliest one [default: 0].
+    #[arg(long, value_name = "T", value_parser = number)]
+    pub temperature: Option<f64>,
+    /// Chooses among the K likeliest tokens; 0: among all [default: 0].
+    #[arg(long, value_name = "K", value_parser = whole)]
+    pub top_k: Option<i64>,
+    /// Chooses among the likeliest tokens that together have probability P [default: 1].
+    #[arg(long, value_name = "P", value_parser = number)]
+    pub top_p: Option<f64>,
+    /// Chooses among tokens that are at least P times as likely as the likeliest [default: 0].
+    #[arg(long, value_name = "P", value_parser = number)]
+    pub min_p: Option<f64>,
+    /// Makes tokens that were there before less likely; 1: not at all [default: 1].
+    #[arg(long, value_name = "R", value_parser = number)]
+    pub repetition_penalty: Option<f64>,
+    /// The same seed gives the same answer [default: another one each time].
+    #[arg(long, value_name = "N", value_parser = whole)]
+    pub seed: Option<i64>,
+    /// Ends the answer before this text; can be given several times.
+    #[arg(long, value_name = "TEXT")]
+    pub stop: Vec<String>,
+    /// Drafts tokens with the model's MTP layer; the answer is as without.
+    #[arg(long, overrides_with = "no_mtp")]
+    pub mtp: bool,
+    /// Does not draft (default).
+    #[arg(long, overrides_with = "mtp")]
+    pub no_mtp: bool,
+}
+
+/// Flags about the model and what runs it.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Model and machine", allow_negative_numbers = true)]
+pub struct MachineFlags {
+    /// The checkpoint folder [default: the Duckling that ships with the program].
+    #[arg(long, value_name = "DIR")]
+    pub model: Option<PathBuf>,
+    /// How many ducks share the experts, in this process [default: 4].
+    #[arg(long, value_name = "N", value_parser = whole)]
+    pub ducks: Option<i64>,
+    /// How many threads compute; 0: one for each core [default: 0].
+    #[arg(long, value_name = "N", value_parser = whole)]
+    pub threads: Option<i64>,
+    /// Where numbers are rounded: `exact` (f32 throughout) or `bf16` (as the model's own code) [default: exact].
+    #[arg(long, value_name = "MODE")]
+    pub numerics: Option<String>,
+    /// Positions that caches may hold; 0: as many as the model allows [default: 0].
+    #[arg(long, value_name = "N", value_parser = whole)]
+    pub max_len: Option<i64>,
+    /// Prompt tokens that are read at once [default: 128].
+    #[arg(long, value_name = "N", value_parser = whole)]
+    pub chunk: Option<i64>,
+}
+
+/// The one flag of commands that need no model in memory.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Machine", allow_negative_numbers = true)]
+pub struct WorkFlags {
+    /// How many threads work; 0: one for each core [default: 0].
+    #[arg(long, value_name = "N", value_parser = whole)]
+    pub threads: Option<i64>,
+}
+
+/// Flags about the program itself.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Program")]
+pub struct ProgramFlags {
+    /// Reads this configuration file and no other.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// What to log to standard error: off, error, warn, info, debug, trace, or a filter such as `warn,flock=debug`
+    /// [default: warn].
+    #[arg(long, value_name = "LEVEL")]
+    pub log: Option<String>,
+}
+
+fn whole(text: &str) -> Result<i64, String> {
+    text.parse().map_err(|_| "not a whole number".to_owned())
+}
+
+fn number(text: &str) -> Result<f64, String> {
+    text.parse().map_err(|_| "not a number".to_owned())
+}
+
+/// A pair of flags that say yes and no.
+fn switch(yes: bool, no: bool) -> Option<bool> {
+    (yes || no).then_some(yes)
+}
+
+impl ConversationFlags {
+    /// Adds what was typed.
+    pub fn add_to(&self, layer: &mut Layer) {
+        layer.put("system", self.system.clone());
+        layer.put("think", switch(self.think, self.no_think));
+    }
+}
+
+impl AnswerFlags {
+    /// Adds what was typed.
+    pub fn add_to(&self, layer: &mut Layer) {
+        layer.put("max_tokens", self.max_tokens);
+        layer.put("temperature", self.temperature);
+        layer.put("top_k", self.top_k);
+        layer.put("top_p", self.top_p);
+        layer.put("min_p", self.min_p);
+        layer.put("repetition_penalty", self.repetition_penalty);
+        layer.put("seed", self.seed);
+        layer.put("stop", (!self.stop.is_empty()).then(|| self.stop.clone()));
+        layer.put("mtp", switch(self.mtp, self.no_mtp));
+    }
+}
+
+impl MachineFlags {
+    /// Adds what was typed.
+    pub fn add_to(&self, layer: &mut Layer) {
+        layer.put_path("model", self.model.as_deref());
+        layer.put("ducks", self.ducks);
+        layer.put("threads", self.threads);
+        layer.put("numerics", self.numerics.clone());
+        layer.put("max_len", self.max_len);
+        layer.put("chunk", self.chunk);
+    }
+}
+
+impl ProgramFlags {
+    /// Adds what was typed; the file's own place is no setting.
+    pub fn add_to(&self, layer: &mut Layer) {
+        layer.put("log", self.log.clone());
+    }
+}
+
+impl Command {
+    /// The flags of this command, as the last layer of the settings.
+    pub fn flags(&self) -> Layer {
+        let mut layer = Layer::flags();
+        match self {
+            Command::Generate(GenerateArgs { conversation, answer, machine, .. })
+            | Command::Chat(ChatArgs { conversation, answer, machine, .. })
+            | Command::Config(ConfigArgs { conversation, answer, machine, .. }) => {
+                conversation.add_to(&mut layer);
+                answer.add_to(&mut layer);
+                machine.add_to(&mut layer);
+            }
+            Command::Bench(BenchArgs { what: Some(BenchCommand::Kernels(KernelsArgs { work, .. })), .. })
+            | Command::Convert(ConvertArgs { work, .. })
+            | Command::Verify(VerifyArgs { work, .. }) => layer.put("threads", work.threads),
+            Command::Bench(bench) => {
+                layer.put("mtp", bench.mtp.then_some(true));
+                bench.machine.add_to(&mut layer);
+            }
+            Command::Inspect(inspect) => inspect.machine.add_to(&mut layer),
+        }
+        self.program().add_to(&mut layer);
+        layer
+    }
+
+    /// The configuration file that was asked for.
+    pub fn config_file(&self) -> Option<&std::path::Path> {
+        self.program().config.as_deref()
+    }
+
+    fn program(&self) -> &ProgramFlags {
+        match self {
+            Command::Generate(a) => &a.program,
+            Command::Chat(a) => &a.program,
+            Command::Inspect(a) => &a.program,
+            Command::Convert(a) => &a.program,
+            Command::Verify(a) => &a.program,
+            Command::Bench(BenchArgs { what: Some(BenchCommand::Kernels(a)), .. }) => &a.program,
+            Command::Bench(a) => &a.program,
+            Command::Config(a) => &a.program,
+        }
+    }
+}
+
+/// What clap has to say, on one line: the message without the usage block that follows it.
+pub fn one_line(error: &clap::Error) -> String {
+    let text = error.render().to_string();
+    let message = text.split("\nUsage:").next().unwrap_or_default();
+    let message = message.split("\nFor more information").next().unwrap_or_default();
+    let words: Vec<&str> = message.split_whitespace().collect();
+    let line = words.join(" ");
+    line.strip_prefix("error: ").unwrap_or(&line).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+    use crate::settings::KEYS;
+
+    #[test]
+    fn the_table_of_flags_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_setting_has_a_flag_of_its_name_and_the_other_way_round() {
+        let command = Cli::command();
+        let config = command.find_subcommand("config").expect("it is a subcommand");
+        let mut flags: Vec<String> = config
+            .get_arguments()
+            .filter_map(|a| a.get_long())
+            .filter(|name| !["help", "config", "no-think", "no-mtp"].contains(name))
+            .map(|name| name.replace('-', "_"))
+            .collect();
+        let mut keys: Vec<String> = KEYS.iter().map(|k| k.name.to_owned()).collect();
+        flags.sort();
+        keys.sort();
+        assert_eq!(flags, keys);
+    }
+
+    #[test]
+    fn of_opposite_flags_the_last_one_counts() {
+        let parsed = Cli::try_parse_from(["duckpond", "config", "--think", "--no-think", "--no-mtp", "--mtp"]);
+        let Command::Config(args) = parsed.expect("valid").command else { panic!("another command") };
+        assert_eq!(switch(args.conversation.think, args.conversation.no_think), Some(false));
+        assert_eq!(switch(args.answer.mtp, args.answer.no_mtp), Some(true));
+    }
+
+    #[test]
+    fn a_usage_error_is_one_line_without_the_usage_block() {
+        let error = Cli::try_parse_from(["duckpond", "generate", "--duck", "3", "x"]).expect_err("no such flag");
+        let line = one_line(&error);
+        assert_eq!(line, "unexpected argument '--duck' found tip: a similar argument exists: '--ducks'");
+    }
+}

@@ -1,0 +1,52 @@
+//! `duckpond generate`: one prompt, one answer.
+
+use model::chat::{ChatOptions, Message, chat_ids, encode_chat};
+use model::tokenizer::Tokenizer;
+
+use crate::answer::{self, Ended};
+use crate::cli::GenerateArgs;
+use crate::error::Error;
+use crate::loaded::Opened;
+use crate::prompt;
+use crate::settings::Settings;
+use crate::trace::Trace;
+
+/// Runs the command.
+///
+/// # Errors
+/// Everything wrong with the request is told before work begins. An answer that was shown while its trace could not be
+/// written is an error, too.
+pub fn run(args: &GenerateArgs, settings: &Settings) -> Result<(), Error> {
+    let text = prompt::read(args.prompt.as_deref(), args.file.as_deref(), args.raw)?;
+    let opened = Opened::open(settings)?;
+    let tokenizer = opened.tokenizer()?;
+    opened.check_bytes(&tokenizer, text.len())?;
+    let prompt = match args.raw {
+        true => tokenizer.encode(&text)?,
+        false => encode(&tokenizer, text, settings)?,
+    };
+    opened.check_prompt(prompt.len())?;
+    let mut trace = match &args.trace {
+        Some(path) => Some(Trace::create(path, &opened.folder, tokenizer.detokeniser())?),
+        None => None,
+    };
+    let request = answer::request(settings, prompt, &opened.model.end_tokens);
+    let model_limit = opened.model.dims.max_positions;
+    let mut engine = opened.engine(settings)?;
+    let answer = answer::stream(&mut engine, &tokenizer, &request, &settings.stop, trace.as_mut())?;
+    answer::report(&answer, settings, model_limit);
+    if let Some(trace) = trace {
+        trace.finish()?;
+    }
+    match answer.ended {
+        Ended::Interrupted => Err(Error::Interrupted),
+        _ => Ok(()),
+    }
+}
+
+fn encode(tokenizer: &Tokenizer, text: String, settings: &Settings) -> Result<Vec<u32>, Error> {
+    let system = settings.system.clone().map(|content| Message::System { content });
+    let messages: Vec<Message> = system.into_iter().chain([Message::User { content: text }]).collect();
+    let options = ChatOptions { thinking: settings.think, ..ChatOptions::default() };
+    Ok(chat_ids(tokenizer, &encode_chat(&messages, &options)?)?)
+}

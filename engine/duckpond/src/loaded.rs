@@ -1,0 +1,155 @@
+//! A model made ready: checkpoint, tokenizer, engine, and the checks that need more than one of them.
+
+use std::path::{Path, PathBuf};
+
+use decode::{Engine, EngineOptions};
+use kernels::tree::Shape;
+use model::program::{Dims, Model};
+use model::tokenizer::Tokenizer;
+
+use crate::error::Error;
+use crate::settings::{self, Settings};
+use crate::{model_folder, progress};
+
+/// Columns of an expert's intermediate dimension in one slice.
+pub const SLICE_WIDTH: usize = 64;
+
+/// A checkpoint that was opened and checked, but has no engine yet: what can be refused is refused here, before work.
+#[derive(Debug)]
+pub struct Opened {
+    /// The folder.
+    pub folder: PathBuf,
+    /// Programs and mapped weights.
+    pub model: Model,
+    /// Positions that may be used: the model's, or fewer by the settings.
+    pub max_len: usize,
+}
+
+impl Opened {
+    /// Opens the checkpoint that the settings name.
+    ///
+    /// # Errors
+    /// No model, a faulty one, or settings that it does not allow.
+    pub fn open(settings: &Settings) -> Result<Opened, Error> {
+        Opened::open_folder(&model_folder::find(settings.model.as_deref())?, settings)
+    }
+
+    /// Opens the checkpoint in `folder`.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_folder(folder: &Path, settings: &Settings) -> Result<Opened, Error> {
+        let model = progress::spinner("loading the model", || model::arch::load(folder))?;
+        check_ducks(shape(&model.dims), settings.ducks)?;
+        let max_len = max_len(model.dims.max_positions, settings.max_len)?;
+        if settings.mtp && model.mtp.is_none() {
+            return Err(Error::NoMtp { folder: folder.into() });
+        }
+        Ok(Opened { folder: folder.into(), model, max_len })
+    }
+
+    /// The tokenizer in the same folder.
+    ///
+    /// # Errors
+    /// No usable tokenizer, or one with tokens that the model does not have.
+    pub fn tokenizer(&self) -> Result<Tokenizer, Error> {
+        let tokenizer = Tokenizer::open(&self.folder)?;
+        let (found, expected) = (tokenizer.vocab_size(), self.model.dims.vocab);
+        if found > expected {
+            return Err(Error::Vocabulary { folder: self.folder.clone(), found, expected });
+        }
+        Ok(tokenizer)
+    }
+
+    /// Refuses a prompt that does not fit.
+    ///
+    /// # Errors
+    /// [`Error::PromptTooLong`] with both numbers.
+    pub fn check_prompt(&self, tokens: usize) -> Result<(), Error> {
+        check_prompt(tokens, self.max_len, self.model.dims.max_positions)
+    }
+
+    /// Refuses a text that cannot fit, before its tokens are counted.
+    ///
+    /// # Errors
+    /// [`Error::PromptFarTooLong`].
+    pub fn check_bytes(&self, tokenizer: &Tokenizer, bytes: usize) -> Result<(), Error> {
+        check_bytes(tokenizer, bytes, self.max_len, self.model.dims.max_positions)
+    }
+
+    /// Builds the engine.
+    ///
+    /// # Errors
+    /// What the engine says: no memory, no plan.
+    pub fn engine(self, settings: &Settings) -> Result<Engine, Error> {
+        let options = EngineOptions {
+            ducks: settings.ducks,
+            threads: settings.threads,
+            numerics: numerics(settings.numerics),
+            chunk: settings.chunk,
+            max_len: self.max_len,
+        };
+        Ok(progress::spinner("preparing the ducks", || Engine::new(self.model, &options))?)
+    }
+}
+
+/// Refuses a prompt of `tokens` where only `max_len` positions may be used.
+///
+/// # Errors
+/// [`Error::PromptTooLong`].
+pub fn check_prompt(tokens: usize, max_len: usize, max_positions: usize) -> Result<(), Error> {
+    if tokens > max_len {
+        return Err(Error::PromptTooLong { tokens, limit: max_len, model_limit: max_positions });
+    }
+    Ok(())
+}
+
+/// Refuses a prompt of `bytes` bytes where only `max_len` positions may be used, whatever its tokens are.
+///
+/// # Errors
+/// [`Error::PromptFarTooLong`].
+pub fn check_bytes(tokenizer: &Tokenizer, bytes: usize, max_len: usize, max_positions: usize) -> Result<(), Error> {
+    let tokens = tokenizer.least_tokens(bytes);
+    if tokens > max_len {
+        return Err(Error::PromptFarTooLong { bytes, tokens, limit: max_len, model_limit: max_positions });
+    }
+    Ok(())
+}
+
+/// The tree of one layer's units.
+pub fn shape(dims: &Dims) -> Shape {
+    let narrow = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
+    Shape { slices: narrow(dims.expert_width / SLICE_WIDTH), experts: narrow(dims.experts) }
+}
+
+/// Refuses more ducks than a layer of that shape has units.
+///
+/// # Errors
+/// [`Error::Ducks`].
+pub fn check_ducks(shape: Shape, ducks: usize) -> Result<(), Error> {
+    let units = shape.units().unwrap_or(0) as usize;
+    if ducks > units {
+        return Err(Error::Ducks { found: ducks, units });
+    }
+    Ok(())
+}
+
+/// The positions that may be used where the settings want `wanted` and the model allows `model_limit`.
+///
+/// # Errors
+/// [`Error::MaxLen`].
+pub fn max_len(model_limit: usize, wanted: usize) -> Result<usize, Error> {
+    match wanted {
+        0 => Ok(model_limit),
+        wanted if wanted > model_limit => Err(Error::MaxLen { found: wanted, model_limit }),
+        wanted => Ok(wanted),
+    }
+}
+
+/// The setting in the engine's own words.
+pub fn numerics(setting: settings::Numerics) -> model::Numerics {
+    match setting {
+        settings::Numerics::Exact => model::Numerics::Exact,
+        settings::Numerics::Bf16 => model::Numerics::Bf16,
+    }
+}

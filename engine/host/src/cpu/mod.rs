@@ -1,0 +1,326 @@
+//! Stage 0 on a CPU: the reference for every other backend, and the default.
+//!
+//! Ops run on the caller's rayon pool, one after another, each split over rows, heads or lanes; no result depends on how many
+//! threads there are. Weights are read where they lie. There is one kernel for each kind of loop ([`dot`] states the order of all dot
+//! products), instantiated for AVX2 + FMA and for plain code by [`simd`].
+
+mod attend;
+mod buffers;
+mod cache;
+mod choose;
+mod dot;
+mod exec;
+mod finite;
+mod heads;
+mod linear;
+mod norm;
+mod rotary;
+mod route;
+mod select;
+mod simd;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use kernels::tree::Shape;
+use model::Numerics;
+use model::program::{Model, Program};
+use model::step::StepIo;
+
+pub use exec::{Observer, Seen};
+pub use simd::Isa;
+
+use crate::StageError;
+use crate::stage::{Choice, Chosen, Layers, PassId, PassSpec, Progress, SequenceId, Stage, Ticket};
+use cache::Sequence;
+use choose::Draft;
+use exec::{Context, Work};
+
+/// How a [`CpuStage`] works.
+#[derive(Clone, Copy, Debug)]
+pub struct CpuOptions {
+    /// Where results are rounded.
+    pub numerics: Numerics,
+    /// Lanes of one pass at most.
+    pub max_lanes: usize,
+    /// Top nodes that the flock reports for a step.
+    pub top_nodes: usize,
+    /// Instruction set.
+    pub isa: Isa,
+}
+
+/// The CPU implementation of [`Stage`].
+pub struct CpuStage {
+    model: Arc<Model>,
+    options: CpuOptions,
+    shape: Shape,
+    sequences: HashMap<SequenceId, Sequence>,
+    drafts: HashMap<SequenceId, Draft>,
+    next_id: u64,
+    passes: HashMap<PassId, Pass>,
+    /// Work areas that no pass uses, by program.
+    idle: HashMap<Layers, Vec<Work>>,
+    /// Exchanges that no step uses.
+    exchanges: Vec<Arc<StepIo>>,
+    observer: Option<Box<dyn Observer>>,
+}
+
+struct Pass {
+    layers: Layers,
+    work: Work,
+    /// The segment to submit next.
+    next: usize,
+    /// The latest segment's host part still to run in `poll`.
+    pending: bool,
+    /// The latest step.
+    io: Option<Arc<StepIo>>,
+}
+
+impl CpuStage {
+    /// A stage for `model`.
+    ///
+    /// # Errors
+    /// More units than a canonical tree can number; a weight that is NaN or infinite.
+    pub fn new(model: Arc<Model>, options: CpuOptions) -> Result<CpuStage, StageError> {
+        let shape = model
+            .dims
+            .shape()
+            .ok_or(StageError::TooManyUnits { slices: model.dims.slices(), experts: model.dims.experts })?;
+        finite::check(&model.weights.matrices)?;
+        Ok(CpuStage {
+            model,
+            options,
+            shape,
+            sequences: HashMap::new(),
+            drafts: HashMap::new(),
+            next_id: 0,
+            passes: HashMap::new(),
+            idle: HashMap::new(),
+            exchanges: Vec::new(),
+            observer: None,
+        })
+    }
+
+    /// Shows every op's result to `observer` (for tests), or to nobody.
+    pub fn observe(&mut self, observer: Option<Box<dyn Observer>>) {
+        self.observer = observer;
+    }
+
+    fn program(&self, layers: Layers) -> Option<&Program> {
+        match layers {
+            Layers::Main => Some(&self.model.main),
+            Layers::Mtp => self.model.mtp.as_ref(),
+        }
+    }
+
+    /// Ascending, so that of two passes the one with the lower id began first.
+    fn new_id(&mut self) -> u64 {
+        self.next_id += 1;
+        self.next_id
+    }
+
+    /// An exchange that nobody else holds.
+    fn exchange(&mut self) -> Arc<StepIo> {
+        let free = self.exchanges.iter_mut().position(|io| Arc::get_mut(io).map(StepIo::recycle).is_some());
+        match free {
+            Some(i) => self.exchanges.swap_remove(i),
+            None => Arc::new(StepIo::new(self.options.top_nodes)),
+        }
+    }
+
+    fn check(&self, spec: &PassSpec) -> Result<(), StageError> {
+        let (lanes, dims) = (&spec.lanes, &self.model.dims);
+        if lanes.is_empty() || lanes.len() > self.options.max_lanes {
+            return Err(StageError::Lanes { found: lanes.len(), limit: self.options.max_lanes });
+        }
+        for (t, lane) in lanes.iter().enumerate() {
+            let sequence = self.sequences.get(&lane.sequence).ok_or(StageError::NoSequence(lane.sequence))?;
+            let end = match spec.layers {
+                Layers::Main => sequence.len,
+                Layers::Mtp => sequence.mtp_len,
+            };
+            let expected = match t.checked_sub(1).map(|before| lanes[before]) {
+                Some(before) if before.sequence == lane.sequence => before.position + 1,
+                Some(_) if lanes[..t].iter().any(|before| before.sequence == lane.sequence) => {
+                    return Err(StageError::Unordered { what: "lanes" });
+                }
+                _ => end,
+            };
+            if lane.position != expected {
+                return Err(StageError::Position { expected, found: lane.position });
+            }
+            if lane.position >= sequence.max_len {
+                return Err(StageError::CacheFull { limit: sequence.max_len });
+            }
+            if lane.token as usize >= dims.vocab {
+                return Err(StageError::Token { token: lane.token, vocab: dims.vocab });
+            }
+            if spec.layers == Layers::Mtp && sequence.kept(lane.position).is_none() {
+                return Err(StageError::StateGone { position: lane.position });
+            }
+        }
+        if !spec.logits.is_sorted_by(|a, b| a < b) {
+            return Err(StageError::Unordered { what: "logits" });
+        }
+        match spec.logits.last() {
+            Some(&lane) if lane >= lanes.len() => Err(StageError::NoLogits { lane }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Runs ops of a pass's segment.
+    fn run(&mut self, id: PassId, segment: usize, part: Part) {
+        let mut pass = self.passes.remove(&id).expect("checked by the caller");
+        let program = match pass.layers {
+            Layers::Main => &self.model.main,
+            Layers::Mtp => self.model.mtp.as_ref().expect("`begin` checks that there is one"),
+        };
+        let segment = &program.segments[segment];
+        let mut context = Context {
+            isa: self.options.isa,
+            numerics: self.options.numerics,
+            model: &self.model,
+            shape: self.shape,
+            sequences: &mut self.sequences,
+            summed: pass.io.as_deref(),
+            observer: self.observer.as_deref_mut(),
+        };
+        let ops = match part {
+            Part::Before => &segment.before,
+            Part::During => &segment.during,
+        };
+        pass.work.run(&mut context, segment.layer, ops);
+        self.passes.insert(id, pass);
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Part {
+    Before,
+    During,
+}
+
+impl Stage for CpuStage {
+    fn open(&mut self, max_len: usize) -> Result<SequenceId, StageError> {
+        let limit = self.model.dims.max_positions;
+        if max_len > limit {
+            return Err(StageError::TooLong { found: max_len, limit });
+        }
+        let id = SequenceId(self.new_id());
+        self.sequences.insert(id, Sequence::new(&self.model.caches, self.model.dims.hidden, max_len));
+        Ok(id)
+    }
+
+    fn close(&mut self, sequence: SequenceId) {
+        let uses = |pass: &Pass| pass.work.lanes.iter().any(|lane| lane.sequence == sequence);
+        let ended: Vec<PassId> = self.passes.iter().filter(|(_, pass)| uses(pass)).map(|(&id, _)| id).collect();
+        ended.into_iter().for_each(|id| self.end(id));
+        self.sequences.remove(&sequence);
+        self.drafts.remove(&sequence);
+    }
+
+    fn truncate(&mut self, sequence: SequenceId, len: usize, mtp_len: usize) {
+        if let Some(sequence) = self.sequences.get_mut(&sequence) {
+            sequence.truncate(len, mtp_len);
+        }
+    }
+
+    fn begin(&mut self, spec: &PassSpec) -> Result<PassId, StageError> {
+        let Some(program) = self.program(spec.layers) else { return Err(StageError::NoMtp) };
+        let (widths, selections) = (program.buffers.clone(), program.selections);
+        self.check(spec)?;
+        let idle = self.idle.get_mut(&spec.layers).and_then(Vec::pop);
+        let mut work = idle.unwrap_or_else(|| Work::new(&widths, selections));
+        work.start(&self.model, &spec.lanes, &spec.logits);
+        for lane in &spec.lanes {
+            let sequence = self.sequences.get_mut(&lane.sequence).expect("checked above");
+            match spec.layers {
+                Layers::Main => sequence.len = lane.position + 1,
+                Layers::Mtp => sequence.mtp_len = lane.position + 1,
+            }
+        }
+        let id = PassId(self.new_id());
+        self.passes.insert(id, Pass { layers: spec.layers, work, next: 0, pending: false, io: None });
+        Ok(id)
+    }
+
+    fn segments(&self, layers: Layers) -> usize {
+        self.program(layers).map_or(0, |p| p.segments.len())
+    }
+
+    fn submit(&mut self, id: PassId, segment: usize) -> Result<Ticket, StageError> {
+        let pass = self.passes.get(&id).ok_or(StageError::NoPass(id))?;
+        if segment != pass.next || pass.pending || segment >= self.segments(pass.layers) {
+            return Err(StageError::Segment { expected: pass.next, found: segment });
+        }
+        if pass.io.as_ref().is_some_and(|io| !io.is_summed()) {
+            return Err(StageError::NotSummed { segment });
+        }
+        // Later positions read what earlier ones of the same layers have written.
+        let overtaken = |(other, earlier): (&PassId, &Pass)| {
+            other.0 < id.0
+                && earlier.layers == pass.layers
+                && earlier.next <= segment
+                && earlier.work.lanes.iter().any(|a| pass.work.lanes.iter().any(|b| a.sequence == b.sequence))
+        };
+        if self.passes.iter().any(overtaken) {
+            return Err(StageError::Overtaking { segment });
+        }
+        self.run(id, segment, Part::Before);
+        let layers = self.passes[&id].layers;
+        let step = self.program(layers).expect("the pass runs it").segments[segment].step.clone();
+        let io = step.is_some().then(|| self.exchange());
+        let pass = self.passes.get_mut(&id).expect("looked up above");
+        if let (Some(step), Some(io)) = (&step, &io) {
+            pass.work.hand_over(step.input, step.layer, io);
+        }
+        (pass.next, pass.pending) = (segment + 1, true);
+        if let Some(done) = std::mem::replace(&mut pass.io, io.clone()) {
+            self.exchanges.push(done);
+        }
+        Ok(Ticket { pass: id, segment, io })
+    }
+
+    fn poll(&mut self, ticket: &Ticket) -> Result<Progress, StageError> {
+        let pass = self.passes.get_mut(&ticket.pass).ok_or(StageError::NoPass(ticket.pass))?;
+        if std::mem::take(&mut pass.pending) {
+            self.run(ticket.pass, ticket.segment, Part::During);
+        }
+        Ok(Progress::Done)
+    }
+
+    fn choose(&mut self, id: PassId, choices: &[Choice<'_>]) -> Result<Vec<Chosen>, StageError> {
+        let mut chosen = Vec::with_capacity(choices.len());
+        for choice in choices {
+            let logits = self.passes.get(&id).and_then(|pass| pass.logits(choice.lane, self.model.dims.vocab));
+            let logits = logits.ok_or(StageError::NoLogits { lane: choice.lane })?;
+            let sequence = self.passes[&id].work.lanes[choice.lane].sequence;
+            chosen.push(choose::choose(choice, logits, sequence, &mut self.drafts)?);
+        }
+        Ok(chosen)
+    }
+
+    fn logits(&self, pass: PassId, lane: usize) -> Option<&[f32]> {
+        self.passes.get(&pass)?.logits(lane, self.model.dims.vocab)
+    }
+
+    fn end(&mut self, pass: PassId) {
+        if let Some(pass) = self.passes.remove(&pass) {
+            self.exchanges.extend(pass.io);
+            self.idle.entry(pass.layers).or_default().push(pass.work);
+        }
+    }
+
+    fn max_lanes(&self) -> usize {
+        self.options.max_lanes
+    }
+}
+
+impl Pass {
+    fn logits(&self, lane: usize, vocab: usize) -> Option<&[f32]> {
+        let at = self.work.wanted.iter().position(|&wanted| wanted == lane)?;
+        self.work.logits.get(at * vocab..(at + 1) * vocab)
+    }
+}
