@@ -202,10 +202,7 @@ impl<M: Memory> Peer<M> {
             self.in_flight_most = IN_FLIGHT_CAUTIOUS;
             self.load_wait = (2 * self.load_wait).min(LOAD_RETRY_MOST);
         }
-        let missing = self.phase == Phase::Listing || self.residents.next_absent(0, self.blocks as usize).is_some();
-        if missing || self.loads.iter().any(|l| l.active) {
-            // Blocks that were passed over (wrong, or lost since) are found again.
-            self.load_cursor = 0;
+        if self.loads.iter().any(|l| l.active) {
             self.set(Timer::Load, Some(now + self.load_wait));
         }
     }

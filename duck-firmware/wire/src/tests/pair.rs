@@ -292,7 +292,10 @@ impl World {
         while let Some(event) = self.ducks[d].session.poll_event() {
             self.act(d, event);
         }
+        let mut frames = 0;
         while let Some(sent) = self.ducks[d].session.poll_transmit(self.now, &mut buf) {
+            frames += 1;
+            assert!(frames < 10_000, "a duck that never stops sending");
             let to: Vec<u64> = match sent.to {
                 To::One(address) => vec![address],
                 To::All => self.hosts.iter().map(|h| h.address).collect(),
@@ -381,7 +384,10 @@ impl World {
             while let Some(event) = self.hosts[h].peers[d].poll_event() {
                 self.note(h, d, event);
             }
+            let mut frames = 0;
             while let Some(len) = self.hosts[h].peers[d].poll_transmit(self.now, &mut buf) {
+                frames += 1;
+                assert!(frames < 10_000, "a host that never stops sending");
                 self.send(address, DUCK + d as u64, &buf[..len]);
             }
         }
@@ -533,20 +539,21 @@ impl World {
     /// Goes on until `done`, for at most so many microseconds.
     #[track_caller]
     pub fn run(&mut self, most: Micros, what: &str, mut done: impl FnMut(&World) -> bool) {
-        let end = self.now + most;
+        let (end, limit) = (self.now + most, self.events + 1_000_000 + 10 * most);
         loop {
             self.pump();
             if done(self) {
                 return;
             }
-            assert!(self.step() && self.now <= end, "{what}: not within {most} us");
+            assert!(self.step() && self.now <= end && self.events < limit, "{what}: not within {most} us");
         }
     }
 
     pub fn wait(&mut self, micros: Micros) {
         let end = self.now + micros;
+        let (events, most) = (self.events, 1_000_000 + 10 * micros);
         while self.now < end {
-            self.step();
+            assert!(self.step() && self.events - events < most, "time stands still");
         }
         self.pump();
     }
