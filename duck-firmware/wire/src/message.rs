@@ -259,7 +259,7 @@ layout! {
 
 impl Verdict {
     /// Everything else zero.
-    pub fn new(code: VerdictCode) -> Verdict {
+    pub const fn new(code: VerdictCode) -> Verdict {
         Verdict {
             code: code as u8,
             core: 0,

@@ -59,18 +59,7 @@ pub(super) struct Step {
     send_verdict: bool,
 }
 
-const NO_VERDICT: Verdict = Verdict {
-    code: VerdictCode::Running as u8,
-    core: 0,
-    trap: 0,
-    error: 0,
-    address: 0,
-    instruction: 0,
-    busy: 0,
-    vectors: 0,
-    missing: 0,
-    reserved: 0,
-};
+const NO_VERDICT: Verdict = Verdict::new(VerdictCode::Running);
 
 impl Step {
     pub const EMPTY: Step = Step {
