@@ -19,7 +19,7 @@
 
 use core::mem::MaybeUninit;
 use core::ops::Range;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU32, Ordering};
 
 use fp9::{COL_BLOCK, Inputs, Isa, Matrix, Prefetch, ROW_TILE, multiply};
 
@@ -267,7 +267,9 @@ pub unsafe fn first_half<H: Hooks>(block: &StepBlock, core: Core, hooks: &mut H)
     let checked = Checked::new(block)?;
     advance(block, core, state::READY, state::FIRST)?;
     // SAFETY: as promised by the caller; only one caller gets past `advance` with this core, so its own part is its alone.
-    let done = unsafe { request(block).and_then(|request| Worker::new(&checked, request, core, hooks).first()) };
+    let done = unsafe {
+        request(block).and_then(|request| Worker::new(&checked, request, core, &block.progress.abort, hooks).first())
+    };
     match done {
         Ok(()) => {
             block.progress.cores[core.index].state.store(state::BETWEEN, Ordering::Release);
@@ -290,7 +292,9 @@ pub unsafe fn second_half<H: Hooks>(block: &StepBlock, core: Core, hooks: &mut H
     advance(block, core, state::BETWEEN, state::SECOND)?;
     // SAFETY: as in `first_half`.
     let done = unsafe {
-        request(block).and_then(|request| Worker::new(&checked, request, core, hooks).second(&block.progress.cores))
+        request(block).and_then(|request| {
+            Worker::new(&checked, request, core, &block.progress.abort, hooks).second(&block.progress.cores)
+        })
     };
     if let Err(refusal) = done {
         return fail(block, core, refusal);
@@ -330,6 +334,7 @@ struct Worker<'w, H> {
     checked: &'w Checked<'w>,
     request: Request<'w>,
     core: Core,
+    abort: &'w AtomicU32,
     table: &'w [UnitEntry<'w>],
     shared: Shared<'w>,
     own: Own<'w>,
@@ -339,7 +344,13 @@ struct Worker<'w, H> {
 impl<'w, H: Hooks> Worker<'w, H> {
     /// # Safety
     /// As [`run`]; the core is the session's, and this is the only worker for it.
-    unsafe fn new(checked: &'w Checked<'w>, request: Request<'w>, core: Core, hooks: &'w mut H) -> Worker<'w, H> {
+    unsafe fn new(
+        checked: &'w Checked<'w>,
+        request: Request<'w>,
+        core: Core,
+        abort: &'w AtomicU32,
+        hooks: &'w mut H,
+    ) -> Worker<'w, H> {
         let units = checked.session.units as usize;
         // SAFETY: as promised by the caller; the layer was checked.
         let (table, shared, own) = unsafe {
@@ -348,7 +359,7 @@ impl<'w, H: Hooks> Worker<'w, H> {
             (table, checked.offsets.shared(checked.scratch), checked.offsets.own(checked.scratch, core.index))
         };
         let pace = Pace { hooks, spent: (core.index == 0).then_some(0) };
-        Worker { checked, request, core, table, shared, own, pace }
+        Worker { checked, request, core, abort, table, shared, own, pace }
     }
 
     fn first(&mut self) -> Result<(), Refusal> {
@@ -467,8 +478,14 @@ impl<'w, H: Hooks> Worker<'w, H> {
         head.gathered = members.len() as u32;
     }
 
+    /// Whether anybody still wants the step: looked at every few microseconds.
+    fn go_on(&self) -> Result<(), Refusal> {
+        if self.abort.load(Ordering::Relaxed) == 0 { Ok(()) } else { Err(Refusal::Aborted) }
+    }
+
     /// 32 rows of gate or up times the gathered lanes, which are the job's `lanes`.
     fn dots(&mut self, index: usize, tile: usize, lanes: Range<usize>, next: &[u8]) -> Result<(), Refusal> {
+        self.go_on()?;
         let (matrix, _) = self.tile(index, tile)?;
         let job = self.own.jobs[index];
         let hidden = matrix.k();
@@ -553,6 +570,7 @@ impl<'w, H: Hooks> Worker<'w, H> {
 
     /// The contributions of all of a node's jobs to some rows. `later`: the rows after them.
     fn products(&mut self, node: usize, rows: Range<usize>, later: Range<usize>) -> Result<(), Refusal> {
+        self.go_on()?;
         let Own { head, nodes, jobs, downs, contributions, factors, kernel, .. } = &mut self.own;
         let plan = &nodes[node];
         // SAFETY: `second` has written the first `head.jobs`.
