@@ -68,6 +68,7 @@ fn assert_units(slices: &Slices, model: &Model) {
                 assert_eq!(block.as_ptr() as usize % 64, 0, "layer {l}, slice {s}, expert {e}");
                 assert!(block == packed(expert, slices, s), "layer {l}, slice {s}, expert {e}");
                 assert_eq!(slices.checksum(l, s, e), crc32c::crc32c(block));
+                assert_eq!(slices.digest(l, s, e), *blake3::hash(block).as_bytes());
                 Unit::view(slices.layout(), block).expect("the kernels take it");
             }
         }
@@ -262,6 +263,39 @@ fn a_spoilt_byte_is_found_and_named_wherever_it_is() {
             other => panic!("byte {at}: {other:?}"),
         }
     }
+}
+
+#[test]
+fn a_digest_that_is_not_its_blocks_is_found_though_all_checksums_fit() {
+    let (out, report) = converted(&duckling(), FormatChoice::Auto);
+    let path = out.path().join("slice-01.duck");
+    let mut file = fs::read(&path).expect("read");
+    // Behind 40 blocks: 40 checksums, 40 digests, the checksum of both.
+    let table = 4096 + 40 * report.manifest.unit_stride as usize;
+    assert_eq!(file.len(), table + 40 * (4 + 32) + 4);
+    file[table + 40 * 4 + 32 * 19] ^= 1;
+    let (whole, end) = file.split_at_mut(table + 40 * 36);
+    end.copy_from_slice(&crc32c::crc32c(&whole[table..]).to_le_bytes());
+    fs::write(&path, &file).expect("written");
+    let found = Converted::open(out.path()).expect("only reading blocks shows it");
+    let block = blake3::hash(found.slices().unit(2, 1, 3));
+    assert_ne!(found.slices().digest(2, 1, 3), *block.as_bytes(), "the digest is the table's");
+    let faults = verify(out.path(), &|_| {}).expect("the manifest is whole").faults;
+    assert_eq!(faults.len(), 1, "{faults:?}");
+    assert!(matches!(faults[0].kind, FaultKind::UnitDigest { layer: 3, expert: 3, found, .. } if found == block));
+    assert_says(&faults[0].to_string(), &["slice-01.duck", "layer 3, expert 3", "digest"]);
+}
+
+#[test]
+fn an_older_folder_is_to_be_converted_again() {
+    let (out, _) = converted(tiny().path(), FormatChoice::Auto);
+    let path = out.path().join("manifest.json");
+    let text = fs::read_to_string(&path).expect("read");
+    assert!(text.contains("\"version\": 2,"));
+    fs::write(&path, text.replace("\"version\": 2,", "\"version\": 1,")).expect("written");
+    let error = verify(out.path(), &|_| {}).expect_err("another version");
+    assert_says(&chain(&error), &["manifest.json", "version 1, expected 2", "convert the checkpoint again"]);
+    assert_says(&chain(&arch::load(out.path()).expect_err("another version")), &["convert the checkpoint again"]);
 }
 
 #[test]

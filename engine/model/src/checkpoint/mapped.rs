@@ -34,6 +34,12 @@ impl MappedFile {
         &self.path
     }
 
+    /// Has the system read a part that will be needed soon. A hint: nothing depends on it but waiting.
+    pub(crate) fn will_need(&self, offset: usize, len: usize) {
+        #[cfg(target_os = "linux")]
+        let _ = self.map.advise_range(memmap2::Advice::WillNeed, offset, len);
+    }
+
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.map
     }

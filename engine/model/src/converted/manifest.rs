@@ -16,8 +16,8 @@ use crate::checkpoint::one_line;
 
 /// Name of the manifest.
 pub const MANIFEST_FILE: &str = "manifest.json";
-/// Version of the folder's format.
-pub const VERSION: u32 = 1;
+/// Version of the folder's format. 1 had no digests of units.
+pub const VERSION: u32 = 2;
 /// Far above any manifest: a model of 16,384 slices has 2 MB.
 const LARGEST: u64 = 1 << 24;
 
@@ -212,7 +212,7 @@ impl Manifest {
     /// Reads and checks a folder's manifest. Says nothing of the files.
     ///
     /// # Errors
-    /// [`OpenError::NoManifest`], [`OpenError::Manifest`] for one that is damaged or from a later version.
+    /// [`OpenError::NoManifest`], [`OpenError::Manifest`] for one that is damaged or from another version.
     pub fn read(folder: &Path) -> Result<Manifest, OpenError> {
         let path = folder.join(MANIFEST_FILE);
         let io = |source| OpenError::Io { path: path.clone(), source };
@@ -239,7 +239,7 @@ impl Manifest {
         }
         let Version { version } = serde_json::from_slice(text).map_err(one_line)?;
         if version != VERSION {
-            return Err(format!("it has version {version}, expected {VERSION}"));
+            return Err(format!("it has version {version}, expected {VERSION}; convert the checkpoint again"));
         }
         let manifest: Manifest = serde_json::from_slice(text).map_err(one_line)?;
         if manifest.checksum != manifest.checksum_of_rest() || manifest.text().as_bytes() != text {

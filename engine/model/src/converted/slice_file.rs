@@ -4,8 +4,11 @@
 //! 0                     header, 4096 bytes: little-endian fields, zeros, crc32c of all before it
 //! 4096 + b · stride     block b = layer index · experts + expert: kernels::unit's bytes, then zeros up to a multiple of 4096
 //! 4096 + blocks·stride  table: crc32c of each block without its padding, u32 little-endian
-//! … + 4 · blocks        crc32c of the table
+//! … + 4 · blocks        and blake3 of each, 32 bytes
+//! … + 32 · blocks       crc32c of the table
 //! ```
+//!
+//! The digests are what ducks are asked for and asked to hold; kept here, starting a pond reads no weights on the host.
 
 use std::path::Path;
 
@@ -17,7 +20,9 @@ use crate::checkpoint::MappedFile;
 
 /// Bytes of the header, and what blocks start at multiples of: a page.
 pub const PAGE: u64 = 4096;
-const MAGIC: [u8; 8] = *b"DUCKSLC\x01";
+const MAGIC: [u8; 8] = *b"DUCKSLC\x02";
+/// Bytes of a block's checksum and digest.
+const TABLE_ENTRY: usize = 4 + 32;
 /// Where the header's own checksum is.
 const HEADER_CRC: usize = PAGE as usize - 4;
 
@@ -65,8 +70,13 @@ impl Geometry {
         PAGE + block as u64 * self.stride()
     }
 
+    /// Bytes of the table and its checksum.
+    pub fn table_len(&self) -> usize {
+        TABLE_ENTRY * self.blocks() + 4
+    }
+
     pub fn file_len(&self) -> u64 {
-        self.offset(self.blocks()) + 4 * self.blocks() as u64 + 4
+        self.offset(self.blocks()) + self.table_len() as u64
     }
 
     /// Bytes of all units of all slices.
@@ -93,12 +103,43 @@ impl Geometry {
         header.extend(crc32c::crc32c(&header).to_le_bytes());
         header
     }
+}
+
+/// What is known of every block, by its number.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Table {
+    pub checksums: Vec<u32>,
+    pub digests: Vec<[u8; 32]>,
+}
+
+impl Table {
+    pub fn with_capacity(blocks: usize) -> Table {
+        Table { checksums: Vec::with_capacity(blocks), digests: Vec::with_capacity(blocks) }
+    }
+
+    /// Notes the next block, without its padding.
+    pub fn push(&mut self, block: &[u8]) {
+        self.checksums.push(crc32c::crc32c(block));
+        self.digests.push(*blake3::hash(block).as_bytes());
+    }
 
     /// The end of a file: the table and its checksum.
-    pub fn table(&self, checksums: &[u32]) -> Vec<u8> {
-        let mut table: Vec<u8> = checksums.iter().flat_map(|crc| crc.to_le_bytes()).collect();
+    pub fn bytes(&self) -> Vec<u8> {
+        let mut table: Vec<u8> = self.checksums.iter().flat_map(|crc| crc.to_le_bytes()).collect();
+        table.extend(self.digests.as_flattened());
         table.extend(crc32c::crc32c(&table).to_le_bytes());
         table
+    }
+
+    /// A file's end, if it fits its own checksum.
+    pub fn parse(bytes: &[u8]) -> Option<Table> {
+        let (table, crc) = bytes.split_last_chunk::<4>()?;
+        if crc32c::crc32c(table) != u32::from_le_bytes(*crc) || !table.len().is_multiple_of(TABLE_ENTRY) {
+            return None;
+        }
+        let (checksums, digests) = table.split_at(table.len() / TABLE_ENTRY * 4);
+        let checksums = checksums.as_chunks().0.iter().map(|&word| u32::from_le_bytes(word)).collect();
+        Some(Table { checksums, digests: digests.as_chunks().0.to_vec() })
     }
 }
 
@@ -106,7 +147,7 @@ impl Geometry {
 #[derive(Debug)]
 pub(crate) struct SliceFile {
     file: MappedFile,
-    checksums: Vec<u32>,
+    table: Table,
 }
 
 impl SliceFile {
@@ -122,8 +163,8 @@ impl SliceFile {
             return Err(damaged("its header is not that of this slice and conversion"));
         }
         let table = &file.bytes()[geometry.offset(geometry.blocks()) as usize..];
-        let checksums = read_table(table).ok_or_else(|| damaged("the table of checksums fails its own checksum"))?;
-        Ok(SliceFile { file, checksums })
+        let table = Table::parse(table).ok_or_else(|| damaged("the table of checksums fails its own checksum"))?;
+        Ok(SliceFile { file, table })
     }
 
     /// Block `block`, without its padding.
@@ -131,14 +172,16 @@ impl SliceFile {
         &self.file.bytes()[geometry.offset(block) as usize..][..geometry.layout.len()]
     }
 
-    pub fn checksum(&self, block: usize) -> u32 {
-        self.checksums[block]
+    /// Has the system read block `block` ahead.
+    pub fn will_need(&self, geometry: &Geometry, block: usize) {
+        self.file.will_need(geometry.offset(block) as usize, geometry.layout.len());
     }
-}
 
-/// The checksums of a table that fits its own.
-pub(super) fn read_table(table: &[u8]) -> Option<Vec<u32>> {
-    let (words, crc) = table.split_last_chunk::<4>()?;
-    let good = crc32c::crc32c(words) == u32::from_le_bytes(*crc);
-    good.then(|| words.as_chunks().0.iter().map(|&word| u32::from_le_bytes(word)).collect())
+    pub fn checksum(&self, block: usize) -> u32 {
+        self.table.checksums[block]
+    }
+
+    pub fn digest(&self, block: usize) -> [u8; 32] {
+        self.table.digests[block]
+    }
 }

@@ -18,7 +18,7 @@ use super::convert::Meter;
 use super::error::{ConvertError, PackError};
 use super::manifest::{FileEntry, RoundingReport, slice_name};
 use super::output::{self, Output, Prefix};
-use super::slice_file::{Geometry, PAGE};
+use super::slice_file::{Geometry, PAGE, Table};
 use super::slices::{Codes, UnitFault, kind, matrices};
 use super::source::{SourceFiles, read_ahead};
 use crate::checkpoint::DType;
@@ -45,7 +45,7 @@ struct Writer {
     file: Arc<File>,
     path: std::path::PathBuf,
     hasher: blake3::Hasher,
-    checksums: Vec<u32>,
+    table: Table,
     rounding: RoundingReport,
     /// One block with its padding.
     buffer: Vec<u8>,
@@ -66,7 +66,7 @@ impl Writer {
             file: Arc::new(file),
             path: output.partial(&slice_name(slice)),
             hasher: blake3::Hasher::new(),
-            checksums: Vec::with_capacity(job.geometry.blocks()),
+            table: Table::with_capacity(job.geometry.blocks()),
             rounding: RoundingReport::default(),
             buffer: vec![0; job.geometry.stride() as usize],
         }
@@ -83,7 +83,7 @@ impl Writer {
             for block in 0..blocks {
                 writer.file.read_exact_at(&mut writer.buffer, job.geometry.offset(block))?;
                 writer.hasher.update(&writer.buffer);
-                writer.checksums.push(crc32c::crc32c(&writer.buffer[..job.geometry.layout.len()]));
+                writer.table.push(&writer.buffer[..job.geometry.layout.len()]);
             }
             // Whatever was written after the durable point.
             writer.file.set_len(job.geometry.offset(blocks))?;
@@ -110,7 +110,7 @@ impl Writer {
         let rounding = pack_unit(&geometry.layout, &codes.source(place.expert), self.slice, &mut self.buffer[..length])
             .map_err(|error| place.fault(error.into()))?;
         self.rounding.merge(&rounding.into());
-        self.checksums.push(crc32c::crc32c(&self.buffer[..length]));
+        self.table.push(&self.buffer[..length]);
         let buffer = std::mem::take(&mut self.buffer);
         let written = self.put(&buffer, geometry.offset(place.block));
         self.buffer = buffer;
@@ -119,7 +119,7 @@ impl Writer {
 
     /// Writes the table and makes the file durable.
     fn end(&mut self, geometry: &Geometry) -> Result<FileEntry, ConvertError> {
-        let table = geometry.table(&self.checksums);
+        let table = self.table.bytes();
         self.put(&table, geometry.offset(geometry.blocks()))?;
         self.file.sync_all().map_err(|source| ConvertError::write(&self.path, source))?;
         let Prefix { blake3, rounding } = self.prefix();

@@ -134,6 +134,16 @@ impl Slices {
         }
     }
 
+    /// Has the system read a unit from its file ahead of time, so that [`Slices::unit`] need not wait for a disk.
+    ///
+    /// # Panics
+    /// If there is no such unit.
+    pub fn will_need(&self, layer: usize, slice: usize, expert: usize) {
+        if let Storage::Files(files) = &self.storage {
+            files[slice].will_need(&self.geometry, self.block(layer, slice, expert));
+        }
+    }
+
     /// crc32c of a unit's block: from the file's table, or computed.
     ///
     /// # Panics
@@ -142,6 +152,17 @@ impl Slices {
         match &self.storage {
             Storage::Files(files) => files[slice].checksum(self.block(layer, slice, expert)),
             Storage::Memory(_) => crc32c::crc32c(self.unit(layer, slice, expert)),
+        }
+    }
+
+    /// blake3 of a unit's block, the name by which a duck reports and is sent it: from the file's table, which reads no weights, or computed.
+    ///
+    /// # Panics
+    /// If there is no such unit.
+    pub fn digest(&self, layer: usize, slice: usize, expert: usize) -> [u8; 32] {
+        match &self.storage {
+            Storage::Files(files) => files[slice].digest(self.block(layer, slice, expert)),
+            Storage::Memory(_) => *blake3::hash(self.unit(layer, slice, expert)).as_bytes(),
         }
     }
 

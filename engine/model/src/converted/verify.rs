@@ -11,7 +11,7 @@ use rayon::prelude::*;
 use super::convert::{Meter, Phase, Progress};
 use super::error::OpenError;
 use super::manifest::{FileEntry, MANIFEST_FILE, Manifest, slice_name};
-use super::slice_file::{Geometry, PAGE, read_table};
+use super::slice_file::{Geometry, PAGE, Table};
 use crate::checkpoint::one_line;
 
 const BUFFER: usize = 1 << 20;
@@ -81,6 +81,17 @@ pub enum FaultKind {
         /// Of the content.
         found: u32,
     },
+    /// The block of a unit fits its checksum and not its digest, so a duck would refuse it.
+    UnitDigest {
+        /// The model's layer.
+        layer: u16,
+        /// The expert.
+        expert: usize,
+        /// By the table.
+        expected: blake3::Hash,
+        /// Of the content.
+        found: blake3::Hash,
+    },
     /// The zeros after a block are damaged.
     Padding {
         /// The model's layer.
@@ -105,6 +116,12 @@ impl Display for Fault {
                 f,
                 "{file}: the block of layer {layer}, expert {expert} has the checksum {found:08x}, expected {expected:08x}"
             ),
+            FaultKind::UnitDigest { layer, expert, expected, found } => {
+                write!(
+                    f,
+                    "{file}: the block of layer {layer}, expert {expert} has the digest {found}, expected {expected}"
+                )
+            }
             FaultKind::Padding { layer, expert } => {
                 write!(f, "{file}: the padding after the block of layer {layer}, expert {expert} is not zero")
             }
@@ -192,6 +209,7 @@ impl Check<'_> {
     fn slice(&self, slice: usize, entry: &FileEntry, faults: &mut Vec<FaultKind>) -> io::Result<String> {
         let geometry = &self.geometry;
         let expected = self.table(entry).unwrap_or_default();
+        let expected = |number: usize| Some((*expected.checksums.get(number)?, *expected.digests.get(number)?));
         let mut file = Hashed::open(&self.path(&entry.name))?;
         let mut header = [0; PAGE as usize];
         file.read_exact(&mut header)?;
@@ -203,21 +221,23 @@ impl Check<'_> {
             file.read_exact(&mut block)?;
             let (layer, expert) = (self.manifest.model.layers[number / geometry.experts], number % geometry.experts);
             let (unit, padding) = block.split_at(geometry.layout.len());
-            let found = crc32c::crc32c(unit);
-            match expected.get(number) {
-                Some(&expected) if expected != found => {
-                    faults.push(FaultKind::Block { layer, expert, expected, found });
+            if let Some((checksum, digest)) = expected(number) {
+                let (found, digest) = (crc32c::crc32c(unit), blake3::Hash::from_bytes(digest));
+                let hashed = blake3::hash(unit);
+                if found != checksum {
+                    faults.push(FaultKind::Block { layer, expert, expected: checksum, found });
+                } else if hashed != digest {
+                    faults.push(FaultKind::UnitDigest { layer, expert, expected: digest, found: hashed });
                 }
-                _ => {}
             }
             if padding.iter().any(|&byte| byte != 0) {
                 faults.push(FaultKind::Padding { layer, expert });
             }
             self.meter.add(geometry.stride());
         }
-        let mut table = vec![0; 4 * geometry.blocks() + 4];
+        let mut table = vec![0; geometry.table_len()];
         file.read_exact(&mut table)?;
-        if read_table(&table).is_none() {
+        if Table::parse(&table).is_none() {
             faults.push(FaultKind::Table);
         }
         self.meter.add(PAGE + table.len() as u64);
@@ -226,13 +246,13 @@ impl Check<'_> {
         Ok(file.digest())
     }
 
-    /// The checksums at a slice file's end, where they can be believed.
-    fn table(&self, entry: &FileEntry) -> Option<Vec<u32>> {
+    /// The table at a slice file's end, where it can be believed.
+    fn table(&self, entry: &FileEntry) -> Option<Table> {
         use std::os::unix::fs::FileExt;
         let file = File::open(self.path(&entry.name)).ok()?;
-        let mut table = vec![0; 4 * self.geometry.blocks() + 4];
+        let mut table = vec![0; self.geometry.table_len()];
         file.read_exact_at(&mut table, self.geometry.offset(self.geometry.blocks())).ok()?;
-        read_table(&table)
+        Table::parse(&table)
     }
 
     /// Slice files and unfinished ones that the manifest does not know.
