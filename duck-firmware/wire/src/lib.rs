@@ -36,6 +36,16 @@ pub use limits::Limits;
 /// Microseconds of the caller's clock.
 pub type Micros = u64;
 
+/// What the kernels that ducks have built in are called. Another name whenever their bits or the arrangement of blocks change.
+pub const KERNELS: &str = "duckpond kernels abi 1";
+
+const _: () = assert!(kernels::abi::ABI_VERSION == 1, "the name of the kernels says their version");
+
+/// The digest by which an [`Open`](message::Open) asks for the kernels that are built in: blake3 of [`KERNELS`].
+pub fn built_in_kernels() -> [u8; 32] {
+    *blake3::hash(KERNELS.as_bytes()).as_bytes()
+}
+
 /// Whether sequence number `a` comes after `b`; they wrap.
 pub fn newer(a: u32, b: u32) -> bool {
     let ahead = a.wrapping_sub(b);

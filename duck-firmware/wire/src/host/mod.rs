@@ -313,6 +313,12 @@ impl<M: Memory> Peer<M> {
         self.residents.has(index as usize)
     }
 
+    /// When the first of at least [`ASKS_LEAST`] - 2 questions in a row was sent that have no answer yet: the duck may be about to
+    /// count as silent.
+    pub fn unanswered_since(&self) -> Option<Micros> {
+        (self.unanswered + 2 >= ASKS_LEAST).then_some(self.asked)
+    }
+
     /// What was learnt of its speed.
     pub fn pace(&self) -> &Pace {
         &self.pace

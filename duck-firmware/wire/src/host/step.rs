@@ -393,6 +393,11 @@ impl Broadcast {
         Broadcast { header, limits: *limits, len: Layout::new(limits, lanes, 0).len(), next: 0, crc }
     }
 
+    /// The step.
+    pub fn seq(&self) -> u32 {
+        self.header.seq
+    }
+
     /// Writes the next frame, to be sent to everyone, if there is one; `read` copies from the input.
     pub fn poll_transmit(&mut self, buf: &mut [u8], read: impl FnOnce(usize, &mut [u8])) -> Option<usize> {
         let fragment = self.next;
