@@ -1,0 +1,38 @@
+//! Bytes as hexadecimal digits.
+
+/// Two lower-case digits for each byte.
+pub fn encode(bytes: &[u8]) -> String {
+    bytes
+        .iter()
+        .flat_map(|byte| [byte >> 4, byte & 15])
+        .map(|digit| char::from(b"0123456789abcdef"[usize::from(digit)]))
+        .collect()
+}
+
+/// Exactly `N` bytes from exactly twice as many digits of either case.
+pub fn decode<const N: usize>(text: &str) -> Option<[u8; N]> {
+    let (pairs, rest) = text.as_bytes().as_chunks::<2>();
+    if pairs.len() != N || !rest.is_empty() {
+        return None;
+    }
+    let digit = |byte: u8| char::from(byte).to_digit(16);
+    let mut bytes = [0; N];
+    for (byte, [high, low]) in bytes.iter_mut().zip(pairs) {
+        *byte = (digit(*high)? << 4 | digit(*low)?) as u8;
+    }
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_byte_goes_both_ways_and_nothing_else_does() {
+        let all: [u8; 256] = std::array::from_fn(|i| i as u8);
+        assert_eq!(decode(&encode(&all)), Some(all));
+        assert_eq!(decode(&encode(&all).to_uppercase()), Some(all));
+        assert_eq!((decode::<2>("00f"), decode::<2>("00f00"), decode::<2>("00fg")), (None, None, None));
+        assert_eq!((decode::<2>("+1+2"), decode::<2>("é00"), decode::<0>("")), (None, None, Some([])));
+    }
+}
