@@ -1,5 +1,6 @@
 //! The engine: one stage, one flock, the caches of the latest request.
 
+use std::any::Any;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Instant;
@@ -13,7 +14,7 @@ use model::program::{Dims, Model};
 
 use crate::pass::Run;
 use crate::request::{Event, Finish, Outcome, Request, Stats, TokenEvent};
-use crate::speculate::{DraftHook, Hooks, LogitsHook};
+use crate::speculate::{ChooserHook, DraftHook, Hooks, LogitsHook};
 use crate::{EngineError, speculate};
 
 /// How an engine works.
@@ -50,6 +51,7 @@ pub struct Engine {
     has_mtp: bool,
     chunk: usize,
     context: Option<Context>,
+    kept: Vec<Box<dyn Any + Send>>,
 }
 
 /// Both stages and their threads.
@@ -107,6 +109,14 @@ impl Engine {
         Engine::build(model, options, |model| Flock::with_plan(model, plan, options.numerics))
     }
 
+    /// An engine with a flock that its owner has made for this model and these numerics; `options.ducks` does not matter.
+    ///
+    /// # Errors
+    /// As [`Engine::new`].
+    pub fn with_flock(model: Model, flock: Flock, options: &EngineOptions) -> Result<Engine, EngineError> {
+        Engine::build(model, options, |_| Ok(flock))
+    }
+
     fn build(
         model: Model,
         options: &EngineOptions,
@@ -123,18 +133,28 @@ impl Engine {
             .build()
             .map_err(|source| EngineError::Threads { threads: options.threads, source })?;
         let flock = flock(&model)?;
-        let chunk = options.chunk.max(1);
+        let chunk = options.chunk.clamp(1, flock.max_lanes().max(1));
         let has_mtp = model.mtp.is_some();
         let cpu = CpuOptions {
             numerics: options.numerics,
             max_lanes: chunk.max(2),
-            top_nodes: flock.top_nodes(),
+            sources: flock.sources(),
             isa: Isa::best(),
         };
         let stage = Box::new(CpuStage::new(Arc::new(model), cpu)?);
         let plan = flock.plan().clone();
         let compute = Compute { stage, flock, pool };
-        Ok(Engine { compute, max_len, hooks: Hooks::default(), dims, plan, has_mtp, chunk, context: None })
+        Ok(Engine {
+            compute,
+            max_len,
+            hooks: Hooks::default(),
+            dims,
+            plan,
+            has_mtp,
+            chunk,
+            context: None,
+            kept: Vec::new(),
+        })
     }
 
     /// Sizes of the model.
@@ -145,6 +165,16 @@ impl Engine {
     /// Positions of the context.
     pub fn max_len(&self) -> usize {
         self.max_len
+    }
+
+    /// Keeps something as long as the engine lives, such as the lock of its pond.
+    pub fn keep(&mut self, guard: Box<dyn Any + Send>) {
+        self.kept.push(guard);
+    }
+
+    /// The ducks.
+    pub fn flock(&mut self) -> &mut Flock {
+        &mut self.compute.flock
     }
 
     /// Which duck holds what.
@@ -167,6 +197,11 @@ impl Engine {
     /// Calls `hook(position, logits)` for each token of an answer, with the logits from which the token at `position` was chosen.
     pub fn on_logits(&mut self, hook: Option<LogitsHook>) {
         self.hooks.logits = hook;
+    }
+
+    /// Has `hook` choose each token of an answer in the stage's place, for what stages do not know: grammars, for instance.
+    pub fn on_choose(&mut self, hook: Option<ChooserHook>) {
+        self.hooks.chooser = hook;
     }
 
     /// Replaces each draft by what `hook` makes of it. Drafts of a good model are almost always right, so that a test that wants to see
@@ -274,7 +309,7 @@ impl Engine {
                     return Ok(None);
                 }
                 hooks.show(total, stage.logits(pass, lane));
-                Ok(Some(stage.choose(pass, &[choice])?[0].token))
+                Ok(Some(hooks.choose(stage, pass, choice)?.token))
             })?;
             context.tokens.extend_from_slice(&request.prompt[start..end]);
             if request.mtp && context.mtp_len + 1 < end {

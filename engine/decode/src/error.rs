@@ -52,4 +52,13 @@ pub enum EngineError {
     /// Drafting without an MTP layer.
     #[error("the checkpoint has no MTP layer to draft with")]
     NoMtp,
+    /// Whoever chooses tokens in the stage's place could not.
+    #[error("no token could be chosen")]
+    Chooser(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// A stage that does not show the logits from which the host is to choose.
+    #[error("the stage has no logits for position {position}")]
+    NoLogits {
+        /// The position.
+        position: usize,
+    },
 }

@@ -13,4 +13,4 @@ mod speculate;
 pub use engine::{Engine, EngineOptions};
 pub use error::EngineError;
 pub use request::{Event, Finish, Outcome, Request, Stats, TokenEvent};
-pub use speculate::{DraftHook, LogitsHook};
+pub use speculate::{ChooserHook, DraftHook, LogitsHook};

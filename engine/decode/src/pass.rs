@@ -1,9 +1,25 @@
 //! Moves one pass through its segments: stage 0, hand-over, stage 1, and again.
 
+use std::time::Duration;
+
 use flock::Flock;
 use host::stage::{PassId, PassSpec, Progress, Stage, Ticket};
 
 use crate::EngineError;
+
+/// How long a wait for ducks lasts before the flock is looked at again.
+const WAIT: Duration = Duration::from_millis(20);
+
+/// What [`Run::advance`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Advance {
+    /// The last segment is through.
+    Done,
+    /// There is more to do at once.
+    Moved,
+    /// Ducks have to answer first.
+    Blocked,
+}
 
 /// A pass under way. Several may be advanced in turn over one stage and one flock; advancing waits for nobody.
 pub(crate) struct Run {
@@ -25,18 +41,21 @@ impl Run {
         self.pass
     }
 
-    /// Does what can be done now; true once the last segment is through.
-    pub(crate) fn advance(&mut self, stage: &mut dyn Stage, flock: &mut Flock) -> Result<bool, EngineError> {
+    /// Does what can be done now.
+    pub(crate) fn advance(&mut self, stage: &mut dyn Stage, flock: &mut Flock) -> Result<Advance, EngineError> {
         if let Some(ticket) = &self.ticket {
             let host_done = stage.poll(ticket)? == Progress::Done;
-            flock.poll()?;
-            if !host_done || ticket.io.as_ref().is_some_and(|io| !io.is_summed()) {
-                return Ok(false);
+            let moved = flock.poll()?;
+            if !host_done {
+                return Ok(Advance::Moved);
+            }
+            if ticket.io.as_ref().is_some_and(|io| !io.is_summed()) {
+                return Ok(if moved { Advance::Moved } else { Advance::Blocked });
             }
             self.ticket = None;
         }
         if self.next == self.segments {
-            return Ok(true);
+            return Ok(Advance::Done);
         }
         let ticket = stage.submit(self.pass, self.next)?;
         if let Some(io) = &ticket.io {
@@ -44,12 +63,17 @@ impl Run {
         }
         self.next += 1;
         self.ticket = Some(ticket);
-        Ok(false)
+        Ok(Advance::Moved)
     }
 
     /// Advances to the end.
     pub(crate) fn finish(mut self, stage: &mut dyn Stage, flock: &mut Flock) -> Result<(), EngineError> {
-        while !self.advance(stage, flock)? {}
-        Ok(())
+        loop {
+            match self.advance(stage, flock)? {
+                Advance::Done => return Ok(()),
+                Advance::Moved => {}
+                Advance::Blocked => flock.wait(WAIT),
+            }
+        }
     }
 }

@@ -5,7 +5,7 @@
 //! accept rule and, if it holds, those at n + 1 give one more token. If it does not hold, position n + 1 leaves every cache
 //! before anything else is run. Then the MTP layer reads the positions that hold, each with the token after it, and drafts again.
 
-use host::stage::{Choice, Chosen, Layers, PassSpec, Rule};
+use host::stage::{Choice, Chosen, Layers, PassId, PassSpec, Rule, Stage};
 
 use crate::EngineError;
 use crate::engine::{Answer, Context, Engine, lanes};
@@ -15,12 +15,16 @@ use crate::engine::{Answer, Context, Engine, lanes};
 pub(crate) struct Hooks {
     pub(crate) logits: Option<LogitsHook>,
     pub(crate) drafts: Option<DraftHook>,
+    pub(crate) chooser: Option<ChooserHook>,
 }
 
 /// Called with a position and the logits that decide its token.
 pub type LogitsHook = Box<dyn FnMut(usize, &[f32]) + Send>;
 /// Makes another draft of a draft.
 pub type DraftHook = Box<dyn FnMut(u32) -> u32 + Send>;
+/// Chooses the token for a position, given all tokens before it and the logits that decide it.
+pub type ChooserHook =
+    Box<dyn FnMut(usize, &[u32], &[f32]) -> Result<u32, Box<dyn std::error::Error + Send + Sync>> + Send>;
 
 impl Hooks {
     /// Shows the logits that decide position `position`.
@@ -28,6 +32,20 @@ impl Hooks {
         if let (Some(hook), Some(logits)) = (&mut self.logits, logits) {
             hook(position, logits);
         }
+    }
+
+    /// Has the hook choose where there is one, else the stage. A draft then holds if the hook chooses the same token with the draft's
+    /// own place still open: what comes out does not depend on what was drafted.
+    pub(crate) fn choose(
+        &mut self,
+        stage: &mut dyn Stage,
+        pass: PassId,
+        choice: Choice<'_>,
+    ) -> Result<Chosen, EngineError> {
+        let Some(chooser) = &mut self.chooser else { return Ok(stage.choose(pass, &[choice])?[0]) };
+        let logits = stage.logits(pass, choice.lane).ok_or(EngineError::NoLogits { position: choice.position })?;
+        let token = chooser(choice.position, choice.history, logits).map_err(EngineError::Chooser)?;
+        Ok(Chosen { token, accepted: choice.rule == Rule::Verify { draft: token } })
     }
 }
 
@@ -93,7 +111,7 @@ fn step(
             hooks.show(n + 1 + lane, stage.logits(pass, lane));
             let history = &history[..=n + lane];
             let choice = Choice { lane, params, choice_index, history, position: n + 1 + lane, rule };
-            Ok::<_, EngineError>(stage.choose(pass, &[choice])?[0])
+            hooks.choose(stage, pass, choice)
         };
         match draft {
             None => Ok((choose(0, Rule::Token)?, None)),

@@ -1,7 +1,7 @@
 //! `duckpond chat`: a conversation, at a terminal or from a pipe.
 //!
 //! Each turn encodes the whole conversation; the engine keeps the caches of the turn before, so only what is new is read. A turn
-//! that fails is told and taken back, and the conversation goes on.
+//! that fails is told and taken back, and the conversation goes on. With `--url` a server answers instead.
 
 use std::io::{ErrorKind, IsTerminal, stdin, stdout};
 use std::path::{Path, PathBuf};
@@ -13,11 +13,13 @@ use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
 
 use crate::answer::{self, Answer, Ended};
+use crate::cli::ChatArgs;
 use crate::error::{Error, one_line, shortened};
 use crate::limited::{Line, check_regular, read_line};
 use crate::loaded::{self, Opened};
 use crate::output::say;
 use crate::prompt::{self, Origin, PromptError};
+use crate::remote::Remote;
 use crate::settings::{Environment, Settings};
 use crate::signals;
 
@@ -37,23 +39,13 @@ const LONGEST_HISTORY: u64 = 16 << 20;
 ///
 /// # Errors
 /// A model that cannot be loaded, a terminal or pipe that fails; from a pipe, also if a message could not be answered.
-pub fn run(settings: &Settings, environment: &Environment) -> Result<(), Error> {
-    let opened = Opened::open(settings)?;
-    let tokenizer = opened.tokenizer()?;
-    let (model_limit, max_len) = (opened.model.dims.max_positions, opened.max_len);
-    let end_tokens = opened.model.end_tokens.clone();
-    let engine = opened.engine(settings)?;
-    let mut conversation = Conversation {
-        engine,
-        tokenizer,
-        settings,
-        thinking: settings.think,
-        messages: Vec::new(),
-        last: None,
-        end_tokens,
-        max_len,
-        model_limit,
+pub fn run(args: &ChatArgs, settings: &Settings, environment: &Environment) -> Result<(), Error> {
+    let partner = match &args.url {
+        None => Partner::Here(Box::new(Here::open(settings)?)),
+        Some(url) => Partner::There(Box::new(Remote::open(url, args.api_key.as_deref(), args.ca.as_deref())?)),
     };
+    let thinking = settings.think;
+    let mut conversation = Conversation { partner, settings, thinking, messages: Vec::new(), last: None };
     conversation.reset();
     let mut lines = Lines::open(environment)?;
     let (mut turns, mut failed) = (0, 0);
@@ -105,15 +97,66 @@ enum Said {
 }
 
 struct Conversation<'a> {
-    engine: Engine,
-    tokenizer: Tokenizer,
+    partner: Partner,
     settings: &'a Settings,
     thinking: bool,
     messages: Vec<Message>,
     last: Option<Answer>,
+}
+
+/// Who answers.
+enum Partner {
+    Here(Box<Here>),
+    There(Box<Remote>),
+}
+
+/// An engine in this process.
+struct Here {
+    engine: Engine,
+    tokenizer: Tokenizer,
     end_tokens: Vec<u32>,
     max_len: usize,
     model_limit: usize,
+}
+
+impl Here {
+    fn open(settings: &Settings) -> Result<Here, Error> {
+        let opened = Opened::open(settings)?;
+        let tokenizer = opened.tokenizer()?;
+        let (model_limit, max_len) = (opened.model.dims.max_positions, opened.max_len);
+        let end_tokens = opened.model.end_tokens.clone();
+        Ok(Here { engine: opened.engine(settings)?, tokenizer, end_tokens, max_len, model_limit })
+    }
+
+    fn answer(&mut self, messages: &[Message], thinking: bool, settings: &Settings) -> Result<Answer, Error> {
+        let said = messages.iter().map(|message| match message {
+            Message::System { content } | Message::User { content } => content.len(),
+            _ => 0,
+        });
+        loaded::check_bytes(&self.tokenizer, said.sum(), self.max_len, self.model_limit)?;
+        let options = ChatOptions { thinking, ..ChatOptions::default() };
+        let prompt = chat_ids(&self.tokenizer, &encode_chat(messages, &options)?)?;
+        loaded::check_prompt(prompt.len(), self.max_len, self.model_limit)?;
+        let request = answer::request(settings, prompt, &self.end_tokens);
+        answer::stream(&mut self.engine, &self.tokenizer, &request, &settings.stop, None)
+    }
+}
+
+impl Partner {
+    fn answer(&mut self, messages: &[Message], thinking: bool, settings: &Settings) -> Result<Answer, Error> {
+        match self {
+            Partner::Here(here) => here.answer(messages, thinking, settings),
+            Partner::There(remote) => remote.answer(messages, thinking, settings),
+        }
+    }
+
+    /// Positions that may be used, and that the model allows.
+    fn limits(&self) -> (usize, usize) {
+        match self {
+            Partner::Here(here) => (here.max_len, here.model_limit),
+            Partner::There(remote) => (remote.max_len(), remote.max_len()),
+        }
+    }
 }
 
 impl Conversation<'_> {
@@ -153,7 +196,7 @@ impl Conversation<'_> {
     fn turn(&mut self, text: String) -> Result<Ended, Error> {
         let before = self.messages.len();
         self.messages.push(Message::User { content: text });
-        let answer = match self.answer() {
+        let answer = match self.partner.answer(&self.messages, self.thinking, self.settings) {
             Ok(answer) => answer,
             Err(error) => {
                 self.messages.truncate(before);
@@ -166,7 +209,7 @@ impl Conversation<'_> {
             _ => answer.content().to_owned(),
         };
         self.messages.push(Message::Assistant { reasoning: None, content, tool_calls: Vec::new() });
-        if let Some(line) = answer::ended_line(answer.ended, self.model_limit) {
+        if let Some(line) = answer::ended_line(answer.ended, self.partner.limits().1) {
             say(line);
         }
         let ended = answer.ended;
@@ -174,23 +217,12 @@ impl Conversation<'_> {
         Ok(ended)
     }
 
-    fn answer(&mut self) -> Result<Answer, Error> {
-        let said = self.messages.iter().map(|message| match message {
-            Message::System { content } | Message::User { content } => content.len(),
-            _ => 0,
-        });
-        loaded::check_bytes(&self.tokenizer, said.sum(), self.max_len, self.model_limit)?;
-        let options = ChatOptions { thinking: self.thinking, ..ChatOptions::default() };
-        let prompt = chat_ids(&self.tokenizer, &encode_chat(&self.messages, &options)?)?;
-        loaded::check_prompt(prompt.len(), self.max_len, self.model_limit)?;
-        let request = answer::request(self.settings, prompt, &self.end_tokens);
-        answer::stream(&mut self.engine, &self.tokenizer, &request, &self.settings.stop, None)
-    }
-
     fn reset(&mut self) {
         self.messages.clear();
         self.messages.extend(self.settings.system.clone().map(|content| Message::System { content }));
-        self.engine.reset();
+        if let Partner::Here(here) = &mut self.partner {
+            here.engine.reset();
+        }
         self.last = None;
     }
 
@@ -204,15 +236,19 @@ impl Conversation<'_> {
             return say("no answer yet");
         };
         say(answer::stats_line(&answer.stats));
-        if let Some(line) = answer::seed_line(self.settings, answer.seed) {
+        // A server draws its own seed.
+        if let (Partner::Here(_), Some(line)) = (&self.partner, answer::seed_line(self.settings, answer.seed)) {
             say(line);
         }
-        if self.settings.mtp {
+        if self.settings.mtp || answer.stats.drafts > 0 {
             say(answer::mtp_line(&answer.stats));
         }
         let used = answer.stats.input_len + answer.stats.output_len;
         let kept = answer.stats.cached_len;
-        say(format_args!("context: {used} of {} positions, {kept} of them kept from the turn before", self.max_len));
+        say(format_args!(
+            "context: {used} of {} positions, {kept} of them kept from the turn before",
+            self.partner.limits().0
+        ));
     }
 }
 

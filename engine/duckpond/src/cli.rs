@@ -1,5 +1,6 @@
 //! The command line as typed: what may be said, and its help. Values are checked and merged in [`crate::settings`].
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -36,6 +37,11 @@ pub enum Command {
     /// One line is one message; /help lists the commands. Ctrl-C stops an answer, Ctrl-D ends the program. If standard input is
     /// no terminal, its lines are the messages.
     Chat(ChatArgs),
+    /// Answers over HTTP: an API that clients of OpenAI's know, and a page to chat.
+    ///
+    /// The flags about choosing tokens say what holds where a request says nothing. SIGTERM lets running answers end, SIGHUP has the
+    /// API keys read again.
+    Serve(ServeArgs),
     /// Shows what is in a checkpoint folder, what it needs, and what is wrong with it.
     Inspect(InspectArgs),
     /// Writes a checkpoint's experts the way ducks hold them, and everything else beside them, into a folder of its own.
@@ -49,6 +55,14 @@ pub enum Command {
     Bench(BenchArgs),
     /// Prints the merged settings and where each value came from.
     Config(ConfigArgs),
+    /// Shows a pond's ducks: as the engine that runs on it sees them, else as they announce themselves.
+    Ducks(DucksArgs),
+    /// Looks at the description of a pond.
+    Pond(PondArgs),
+    /// Makes and shows the key by which ducks know their host.
+    Key(KeyArgs),
+    /// Signs a program that ducks may run: writes FILE.sig beside it.
+    Sign(SignArgs),
 }
 
 /// `duckpond generate`.
@@ -91,6 +105,84 @@ pub struct GenerateArgs {
 /// `duckpond chat`.
 #[derive(Debug, Args)]
 pub struct ChatArgs {
+    /// Talks to a server instead, such as http://localhost:8080; flags about model and machine then mean nothing.
+    #[arg(long, value_name = "URL", conflicts_with_all = ["model", "pond", "ducks", "threads", "numerics", "max_len", "chunk", "mtp", "no_mtp"])]
+    pub url: Option<String>,
+
+    /// A file whose first line is the API key for that server.
+    #[arg(long, value_name = "FILE", requires = "url")]
+    pub api_key: Option<PathBuf>,
+
+    /// A PEM file of the certificate authorities to trust for https, instead of the system's.
+    #[arg(long, value_name = "FILE", requires = "url")]
+    pub ca: Option<PathBuf>,
+
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub conversation: ConversationFlags,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub answer: AnswerFlags,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub machine: MachineFlags,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub program: ProgramFlags,
+}
+
+/// `duckpond serve`.
+#[derive(Debug, Args)]
+pub struct ServeArgs {
+    /// The address to listen on.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1", value_parser = address)]
+    pub host: IpAddr,
+    /// The port; 0: any free one.
+    #[arg(long, value_name = "N", default_value_t = 8080)]
+    pub port: u16,
+    /// A file of API keys, one on a line, a name before it if wanted; without it, nobody needs one.
+    #[arg(long, value_name = "FILE")]
+    pub api_keys: Option<PathBuf>,
+    /// Serves without API keys although other machines can reach the address.
+    #[arg(long)]
+    pub allow_anyone: bool,
+    /// A PEM file with the certificate chain, for https.
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub tls_certificate: Option<PathBuf>,
+    /// A PEM file with its key.
+    #[arg(long, value_name = "FILE", requires = "tls_certificate")]
+    pub tls_key: Option<PathBuf>,
+    /// A name under which clients address this server, beside localhost and addresses; `*`: any. Can be given several times.
+    #[arg(long, value_name = "NAME")]
+    pub allow_host: Vec<String>,
+    /// A page elsewhere whose scripts may use this server, such as https://chat.example; `*`: all. Can be given several times.
+    #[arg(long, value_name = "ORIGIN")]
+    pub allow_origin: Vec<String>,
+    /// The model's name in the API [default: the name of its folder].
+    #[arg(long, value_name = "NAME")]
+    pub served_name: Option<String>,
+    /// Bytes of a request at most, such as 16MiB.
+    #[arg(long, value_name = "SIZE", default_value = "16MiB", value_parser = crate::format::parse_bytes)]
+    pub max_body: u64,
+    /// Answers that may wait for their turn.
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    pub max_queue: usize,
+    /// Answers to one prompt at most.
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = choices)]
+    pub max_choices: usize,
+    /// Seconds from a request to the end of its answer at most; 0: no limit.
+    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    pub request_timeout: u64,
+    /// Seconds of silence in an event stream before a comment keeps it alive.
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub keep_alive: u64,
+    /// Connections at once.
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = connections)]
+    pub max_connections: usize,
+    /// Seconds that running answers may take when the server stops.
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    pub grace: u64,
+
     #[command(flatten)]
     #[allow(missing_docs)]
     pub conversation: ConversationFlags,
@@ -258,6 +350,139 @@ pub struct ConfigArgs {
     pub program: ProgramFlags,
 }
 
+/// `duckpond ducks`.
+#[derive(Debug, Args)]
+pub struct DucksArgs {
+    #[command(subcommand)]
+    #[allow(missing_docs)]
+    pub what: Option<DucksCommand>,
+
+    /// The pond's description.
+    #[arg(long, value_name = "FILE", global = true)]
+    pub pond: Option<PathBuf>,
+
+    /// Goes on showing it until Ctrl-C.
+    #[arg(long)]
+    pub watch: bool,
+
+    /// Seconds between two looks.
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = seconds)]
+    pub every: f64,
+
+    /// Writes JSON, one line a look.
+    #[arg(long)]
+    pub json: bool,
+
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub program: ProgramFlags,
+}
+
+/// What can be done with ducks.
+#[derive(Debug, Subcommand)]
+pub enum DucksCommand {
+    /// Listens for ducks and prints a row of the description for each that has none; with --link, a whole first description.
+    Adopt(AdoptArgs),
+    /// Has a duck start afresh; an engine must be running on the pond.
+    Reset(ResetArgs),
+}
+
+/// `duckpond ducks adopt`.
+#[derive(Debug, Args)]
+pub struct AdoptArgs {
+    /// A link to listen on where there is no description yet: eth:INTERFACE or udp:ADDRESS:PORT[,PEER:PORT…]. Can be given several times.
+    #[arg(long, value_name = "LINK")]
+    pub link: Vec<String>,
+
+    /// Adds the rows to the description.
+    #[arg(long)]
+    pub write: bool,
+
+    /// Seconds to listen.
+    #[arg(long, value_name = "SECONDS", default_value_t = 3.0, value_parser = seconds)]
+    pub wait: f64,
+
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub program: ProgramFlags,
+}
+
+/// `duckpond ducks reset`.
+#[derive(Debug, Args)]
+pub struct ResetArgs {
+    /// Its name.
+    #[arg(value_name = "DUCK")]
+    pub duck: String,
+
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub program: ProgramFlags,
+}
+
+/// `duckpond pond`.
+#[derive(Debug, Args)]
+pub struct PondArgs {
+    #[command(subcommand)]
+    #[allow(missing_docs)]
+    pub what: PondCommand,
+}
+
+/// What can be done with a description.
+#[derive(Debug, Subcommand)]
+pub enum PondCommand {
+    /// Shows what a description says, or the first field in it that is wrong.
+    Check(FileArgs),
+}
+
+/// `duckpond key`.
+#[derive(Debug, Args)]
+pub struct KeyArgs {
+    #[command(subcommand)]
+    #[allow(missing_docs)]
+    pub what: KeyCommand,
+}
+
+/// What can be done with a key.
+#[derive(Debug, Subcommand)]
+pub enum KeyCommand {
+    /// Writes a new secret key to a file that does not exist yet, and prints its public key.
+    New(FileArgs),
+    /// Prints the public key of a secret one.
+    Public(FileArgs),
+}
+
+/// Commands about one file.
+#[derive(Debug, Args)]
+pub struct FileArgs {
+    /// The file.
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub program: ProgramFlags,
+}
+
+/// `duckpond sign`.
+#[derive(Debug, Args)]
+pub struct SignArgs {
+    /// The program.
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+
+    /// The file of the secret key; with --verify, of the public key or of the secret one.
+    #[arg(long, value_name = "KEY")]
+    pub key: PathBuf,
+
+    /// Checks the signature that is there instead of making one.
+    #[arg(long)]
+    pub verify: bool,
+
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub program: ProgramFlags,
+}
+
 /// Flags about how a conversation is written down.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Conversation")]
@@ -316,6 +541,9 @@ pub struct MachineFlags {
     /// The checkpoint folder [default: the Duckling that ships with the program].
     #[arg(long, value_name = "DIR")]
     pub model: Option<PathBuf>,
+    /// The description of a pond whose ducks compute, see `duckpond ducks adopt` [default: ducks in this process].
+    #[arg(long, value_name = "FILE")]
+    pub pond: Option<PathBuf>,
     /// How many ducks share the experts, in this process [default: 4].
     #[arg(long, value_name = "N", value_parser = whole)]
     pub ducks: Option<i64>,
@@ -359,6 +587,31 @@ fn whole(text: &str) -> Result<i64, String> {
     text.parse().map_err(|_| "not a whole number".to_owned())
 }
 
+/// An address to listen on; `localhost` is one.
+fn address(text: &str) -> Result<IpAddr, String> {
+    match text {
+        "localhost" => Ok(IpAddr::V4(std::net::Ipv4Addr::LOCALHOST)),
+        _ => text.parse().map_err(|_| "not an IP address, such as 127.0.0.1, 0.0.0.0 or ::1".to_owned()),
+    }
+}
+
+fn choices(text: &str) -> Result<usize, String> {
+    in_range(text, 1024)
+}
+
+fn connections(text: &str) -> Result<usize, String> {
+    in_range(text, 100_000)
+}
+
+fn in_range(text: &str, most: usize) -> Result<usize, String> {
+    text.parse().ok().filter(|n| (1..=most).contains(n)).ok_or_else(|| format!("not a whole number from 1 to {most}"))
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    let seconds = number(text)?;
+    if (0.05..=3600.0).contains(&seconds) { Ok(seconds) } else { Err("expected 0.05 to 3600 seconds".to_owned()) }
+}
+
 fn number(text: &str) -> Result<f64, String> {
     text.parse().map_err(|_| "not a number".to_owned())
 }
@@ -395,6 +648,7 @@ impl MachineFlags {
     /// Adds what was typed.
     pub fn add_to(&self, layer: &mut Layer) {
         layer.put_path("model", self.model.as_deref());
+        layer.put_path("pond", self.pond.as_deref());
         layer.put("ducks", self.ducks);
         layer.put("threads", self.threads);
         layer.put("numerics", self.numerics.clone());
@@ -417,6 +671,7 @@ impl Command {
         match self {
             Command::Generate(GenerateArgs { conversation, answer, machine, .. })
             | Command::Chat(ChatArgs { conversation, answer, machine, .. })
+            | Command::Serve(ServeArgs { conversation, answer, machine, .. })
             | Command::Config(ConfigArgs { conversation, answer, machine, .. }) => {
                 conversation.add_to(&mut layer);
                 answer.add_to(&mut layer);
@@ -430,6 +685,8 @@ impl Command {
                 bench.machine.add_to(&mut layer);
             }
             Command::Inspect(inspect) => inspect.machine.add_to(&mut layer),
+            Command::Ducks(ducks) => layer.put_path("pond", ducks.pond.as_deref()),
+            Command::Pond(_) | Command::Key(_) | Command::Sign(_) => {}
         }
         self.program().add_to(&mut layer);
         layer
@@ -450,6 +707,13 @@ impl Command {
             Command::Bench(BenchArgs { what: Some(BenchCommand::Kernels(a)), .. }) => &a.program,
             Command::Bench(a) => &a.program,
             Command::Config(a) => &a.program,
+            Command::Ducks(DucksArgs { what: Some(DucksCommand::Adopt(a)), .. }) => &a.program,
+            Command::Ducks(DucksArgs { what: Some(DucksCommand::Reset(a)), .. }) => &a.program,
+            Command::Ducks(a) => &a.program,
+            Command::Pond(PondArgs { what: PondCommand::Check(a) }) => &a.program,
+            Command::Key(KeyArgs { what: KeyCommand::New(a) | KeyCommand::Public(a) }) => &a.program,
+            Command::Sign(a) => &a.program,
+            Command::Serve(a) => &a.program,
         }
     }
 }

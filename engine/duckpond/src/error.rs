@@ -4,6 +4,9 @@ use std::error::Error as StdError;
 use std::io;
 use std::path::PathBuf;
 
+use server::client::ClientError;
+use server::serve::ServeError;
+
 use crate::model_folder::NotFound;
 use crate::prompt::PromptError;
 use crate::settings::SettingsError;
@@ -147,6 +150,38 @@ pub enum Error {
     /// The engine.
     #[error("cannot run the model")]
     Engine(#[from] decode::EngineError),
+    /// The description of a pond.
+    #[error("cannot use the pond")]
+    Pond(#[from] pond::PondError),
+    /// Ducks behind links.
+    #[error(transparent)]
+    Flock(#[from] crate::ducks::DucksError),
+    /// A key, or a signature.
+    #[error(transparent)]
+    Key(#[from] pond::KeyError),
+    /// A signature that is not that of this key and file.
+    #[error("{} is not the signature of {} by the key {public}: the file was changed, or another key signed it",
+        pond::signature::path_of(file).display(), file.display())]
+    Signature {
+        /// The file.
+        file: PathBuf,
+        /// The public key.
+        public: String,
+    },
+    /// The server.
+    #[error("cannot serve")]
+    Serve(#[from] server::serve::ServeError),
+    /// Talking to a server.
+    #[error(transparent)]
+    Client(#[from] server::client::ClientError),
+    /// The file with the key for a server.
+    #[error("cannot read the API key in {}", path.display())]
+    ApiKey {
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
     /// Standard output.
     #[error("cannot write to standard output")]
     Output(#[source] io::Error),
@@ -211,6 +246,9 @@ impl Error {
                 Error::Prompt(PromptError::Read { .. }) => FAILURE,
                 _ => USAGE,
             },
+            Error::Serve(ServeError::Open { .. } | ServeError::Keys(_) | ServeError::Tls(_))
+            | Error::Client(ClientError::Url { .. })
+            | Error::ApiKey { .. } => USAGE,
             Error::Trace(TraceError::StandardOutput { .. } | TraceError::InModel { .. }) => USAGE,
             Error::Interrupted => signals::exit_code(),
             _ => FAILURE,
@@ -219,18 +257,23 @@ impl Error {
 
     /// The error and its causes on one line.
     pub fn line(&self) -> String {
-        let mut line = self.to_string();
-        let mut cause = self.source();
-        while let Some(error) = cause {
-            let text = error.to_string();
-            // Some libraries repeat their cause in their own message.
-            if !line.ends_with(&text) {
-                line = format!("{line}: {text}");
-            }
-            cause = error.source();
-        }
-        one_line(&line)
+        chain(self)
     }
+}
+
+/// An error and its causes on one line.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut line = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let text = error.to_string();
+        // Some libraries repeat their cause in their own message.
+        if !line.ends_with(&text) {
+            line = format!("{line}: {text}");
+        }
+        cause = error.source();
+    }
+    one_line(&line)
 }
 
 /// Characters of anything that a person gave which a message repeats.

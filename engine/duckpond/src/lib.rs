@@ -11,18 +11,24 @@ pub mod bench;
 mod chat;
 pub mod cli;
 mod convert;
+mod ducks;
 pub mod error;
 pub mod format;
 mod generate;
 mod inspect;
+mod key;
 mod limited;
 mod loaded;
 mod logging;
 mod model_folder;
 mod output;
+mod pond_check;
 mod progress;
 pub mod prompt;
+mod remote;
+mod serve;
 pub mod settings;
+mod sign;
 mod signals;
 pub mod trace;
 mod verify;
@@ -34,7 +40,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use clap::error::ErrorKind;
 
-use crate::cli::{BenchArgs, BenchCommand, Cli, Command};
+use crate::cli::{BenchArgs, BenchCommand, Cli, Command, PondArgs, PondCommand};
 use crate::error::{Error, USAGE};
 use crate::output::say;
 use crate::settings::{Environment, Merged};
@@ -75,10 +81,13 @@ fn execute(command: &Command) -> Result<(), Error> {
     for name in environment.unknown_variables() {
         tracing::warn!("the environment variable {name} means nothing to duckpond");
     }
-    signals::listen();
+    // A server ends in its own way.
+    if !matches!(command, Command::Serve(_)) {
+        signals::listen();
+    }
     match command {
         Command::Generate(args) => generate::run(args, &settings),
-        Command::Chat(_) => chat::run(&settings, &environment),
+        Command::Chat(args) => chat::run(args, &settings, &environment),
         Command::Inspect(args) => inspect::run(args.checkpoint.as_deref(), &settings),
         Command::Convert(args) => convert::run(args, &settings),
         Command::Verify(args) => verify::run(&args.folder, &settings),
@@ -87,6 +96,11 @@ fn execute(command: &Command) -> Result<(), Error> {
         }
         Command::Bench(args) => bench::run(args, &settings),
         Command::Config(_) => output::print(&settings::show(&merged)).map_err(Error::Output),
+        Command::Ducks(args) => ducks::run(args, settings.pond.as_deref()),
+        Command::Pond(PondArgs { what: PondCommand::Check(args) }) => pond_check::run(&args.file),
+        Command::Key(args) => key::run(&args.what),
+        Command::Sign(args) => sign::run(args),
+        Command::Serve(args) => serve::run(args, &settings),
     }
 }
 

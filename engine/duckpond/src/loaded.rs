@@ -9,7 +9,7 @@ use model::tokenizer::Tokenizer;
 
 use crate::error::Error;
 use crate::settings::{self, Settings};
-use crate::{model_folder, progress};
+use crate::{ducks, model_folder, progress};
 
 /// Columns of an expert's intermediate dimension in one slice.
 pub const SLICE_WIDTH: usize = 64;
@@ -31,7 +31,13 @@ impl Opened {
     /// # Errors
     /// No model, a faulty one, or settings that it does not allow.
     pub fn open(settings: &Settings) -> Result<Opened, Error> {
-        Opened::open_folder(&model_folder::find(settings.model.as_deref())?, settings)
+        // A pond's description may name its model; what the settings say comes first.
+        let of_pond = match (&settings.model, &settings.pond) {
+            (None, Some(file)) => pond::Pond::load(file)?.model_folder(),
+            _ => None,
+        };
+        let stated = settings.model.as_deref().or(of_pond.as_deref());
+        Opened::open_folder(&model_folder::find(stated)?, settings)
     }
 
     /// Opens the checkpoint in `folder`.
@@ -40,7 +46,9 @@ impl Opened {
     /// As [`open`](Self::open).
     pub fn open_folder(folder: &Path, settings: &Settings) -> Result<Opened, Error> {
         let model = progress::spinner("loading the model", || model::arch::load(folder))?;
-        check_ducks(shape(&model.dims), settings.ducks)?;
+        if settings.pond.is_none() {
+            check_ducks(shape(&model.dims), settings.ducks)?;
+        }
         let max_len = max_len(model.dims.max_positions, settings.max_len)?;
         if settings.mtp && model.mtp.is_none() {
             return Err(Error::NoMtp { folder: folder.into() });
@@ -89,7 +97,15 @@ impl Opened {
             chunk: settings.chunk,
             max_len: self.max_len,
         };
-        Ok(progress::spinner("preparing the ducks", || Engine::new(self.model, &options))?)
+        let Some(file) = &settings.pond else {
+            return Ok(progress::spinner("preparing the ducks", || Engine::new(self.model, &options))?);
+        };
+        let (description, key) = ducks::read(file)?;
+        description.check_model(shape(&self.model.dims).units().unwrap_or(0)).map_err(|error| error.in_file(file))?;
+        let (flock, held) = ducks::open(&description, key, &self.model, options.numerics, options.chunk)?;
+        let mut engine = Engine::with_flock(self.model, flock, &options)?;
+        engine.keep(Box::new(held));
+        Ok(engine)
     }
 }
 

@@ -52,7 +52,7 @@ fn numbers_of_ducks_that_cannot_be() {
 fn command_lines_that_make_no_sense() {
     let scratch = Scratch::new();
     let cases: [(&[&str], &str); 7] = [
-        (&["quack"], "unrecognized subcommand 'quack'; see duckpond --help"),
+        (&["quack"], "unrecognized subcommand 'quack' tip: a similar subcommand exists: 'ducks'; see duckpond --help"),
         (
             &["generate"],
             "there is no prompt; give it as an argument, give `-` and write it to standard input, or name a file with --file",

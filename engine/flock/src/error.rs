@@ -47,16 +47,24 @@ pub enum FlockError {
     /// A step was submitted before the stage wrote its input.
     #[error("a step was submitted whose input is not published yet")]
     NoInput,
-    /// A step has room for another number of sums than the flock writes.
-    #[error("a step has room for {found} top nodes, but the flock writes {expected}: make it with that many")]
-    TopNodes {
+    /// A step for another number of sources of sums.
+    #[error("a step has room for {found} sources of sums, but the flock has {expected}: make it with that many")]
+    Sources {
         /// The flock's number.
         expected: usize,
         /// The step's.
         found: usize,
     },
+    /// A step of too many lanes.
+    #[error("a step has {found} lanes, ducks take at most {limit}: cut it into smaller ones")]
+    Lanes {
+        /// Most.
+        limit: usize,
+        /// The step's.
+        found: usize,
+    },
     /// A sum was already there: the step was submitted twice or not recycled.
-    #[error("top node {slot} of step {seq} was written before: a step can be submitted only once until it is recycled")]
+    #[error("sums {slot} of step {seq} were written before: a step can be submitted only once until it is recycled")]
     AlreadySummed {
         /// The step's sequence number.
         seq: u64,
@@ -103,22 +111,46 @@ pub enum FlockError {
         /// The one listed after it.
         second: u16,
     },
-    /// A duck reported values that nobody asked it for.
+    /// Numbers that the duck protocol cannot carry.
+    #[error("ducks cannot be sent this model")]
+    Limits(#[from] wire::limits::LimitError),
+    /// More memory is needed than there is.
     #[error(
-        "duck {duck} reported values {start}..{end} of lane {lane}, node {node} in step {seq}, which it does not owe"
+        "the ducks have room for {found} of a layer's {expected} units ({missing} bytes are missing): add ducks or memory"
     )]
-    Fragment {
-        /// The duck's place in the plan.
-        duck: usize,
-        /// The step's sequence number.
-        seq: u64,
-        /// Place in the duck's list of nodes.
-        node: usize,
-        /// The lane.
-        lane: usize,
-        /// First output.
-        start: usize,
-        /// Behind the last output.
-        end: usize,
+    Memory {
+        /// Units of a layer.
+        expected: u32,
+        /// Units that fit.
+        found: u32,
+        /// Bytes for the rest, in all layers.
+        missing: u64,
+    },
+    /// No ducks at all.
+    #[error("the pond has no ducks: `duckpond ducks adopt` writes rows for those that answer")]
+    NoDucks,
+    /// A link whose frames are too short.
+    #[error("port {port} passes frames of {found} bytes, ducks need {least}: raise its MTU")]
+    Mtu {
+        /// The port's name.
+        port: String,
+        /// Longest payload.
+        found: usize,
+        /// Needed.
+        least: usize,
+    },
+    /// A domain's thread could not be started.
+    #[error("starting the thread of port {port}")]
+    Thread {
+        /// The port's name.
+        port: String,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// A domain's thread has ended.
+    #[error("port {port} has stopped working: its thread ended, see the log")]
+    DomainEnded {
+        /// The port's name.
+        port: String,
     },
 }

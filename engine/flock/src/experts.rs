@@ -57,6 +57,15 @@ pub fn bytes_per_duck(model: &Model, plan: &Plan) -> Vec<u64> {
 }
 
 impl Experts {
+    /// As [`Experts::new`], with the number of experts that a lane chooses checked as well.
+    pub fn checked(model: &Model, numerics: Numerics) -> Result<Arc<Experts>, FlockError> {
+        let (chosen, shape) = (model.dims.chosen, shape(model)?);
+        if chosen == 0 || chosen > model.dims.experts {
+            return Err(PlanError::Chosen { experts: shape.experts, found: chosen }.into());
+        }
+        Ok(Arc::new(Experts::new(model, numerics)?))
+    }
+
     /// Takes the model's units, packing them first if it is not converted.
     pub fn new(model: &Model, numerics: Numerics) -> Result<Experts, FlockError> {
         let shape = shape(model)?;

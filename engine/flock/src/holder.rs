@@ -91,15 +91,14 @@ impl Holder {
         Ok(self.nodes.iter().map(|n| experts_below(n, &input.experts) * usize::from(n.slices)).sum())
     }
 
-    /// Calls `each(node, lane, first output, values)` with every result of the last step.
-    pub fn results<E>(&self, mut each: impl FnMut(usize, usize, usize, &[f32]) -> Result<(), E>) -> Result<(), E> {
+    /// Calls `each(node, lane, values)` with every result of the last step.
+    pub fn results(&self, mut each: impl FnMut(Node, usize, &[f32])) {
         let hidden = self.experts.hidden;
-        for (node, (sums, present)) in self.sums.iter().zip(&self.present).enumerate() {
+        for (node, (sums, present)) in self.nodes.iter().zip(self.sums.iter().zip(&self.present)) {
             for lane in (0..self.lanes).filter(|&lane| present[lane] == 1) {
-                each(node, lane, 0, &sums[lane * hidden..][..hidden])?;
+                each(*node, lane, &sums[lane * hidden..][..hidden]);
             }
         }
-        Ok(())
     }
 }
 

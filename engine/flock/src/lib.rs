@@ -1,20 +1,20 @@
 //! Stage 1 as the host sees it: which duck holds which experts, steps out, sums back.
 //!
-//! A [`Flock`] takes a step whose input stage 0 has written ([`Flock::submit`]), lets its ducks work ([`Flock::poll`]) and writes the
-//! sums of the top nodes back into the same [`StepIo`]. Sums are the same bits for every plan, number of threads and
-//! company of lanes: the canonical tree fixes the order of additions, and a dot product's order depends on its length alone.
+//! A [`Flock`] takes a step whose input stage 0 has written ([`Flock::submit`]), has its ducks compute it ([`Flock::poll`],
+//! [`Flock::wait`]) and writes the sums back into the same [`StepIo`]. Sums are the same bits for every plan, number of threads and
+//! company of lanes, and whoever takes over from whom: the canonical tree fixes the order of additions, and a dot product's order
+//! depends on its length alone.
 //!
-//! Ducks are in this process so far; [`Duck`] is the interface that others are to have. Links, sessions, deadlines and taking over
-//! from silent ducks are not here.
+//! Ducks are in this process ([`Flock::in_process`]) or behind links ([`Flock::remote`]).
 #![deny(unsafe_code)]
 
-mod domain;
-mod duck;
 mod error;
 mod experts;
 mod holder;
-mod in_process;
+mod landing;
+mod local;
 pub mod plan;
+pub mod remote;
 mod resident;
 mod routing;
 #[cfg(test)]
@@ -23,25 +23,32 @@ mod testing;
 mod tests;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use model::Numerics;
 use model::program::Model;
 use model::step::StepIo;
 
-use domain::Domain;
-use in_process::InProcessDuck;
+use local::Local;
+use remote::Remote;
 
-pub use duck::{Duck, DuckStats, Fragment};
 pub use error::FlockError;
 pub use experts::{bytes_per_duck, shape};
+pub use local::DuckStats;
 pub use plan::{Plan, PlanError};
 
 /// The ducks of a pond.
 pub struct Flock {
     plan: Plan,
     experts: Arc<experts::Experts>,
-    domains: Vec<Domain>,
+    ducks: Ducks,
     next_seq: u64,
+}
+
+/// Where they are.
+enum Ducks {
+    Local(Box<Local>),
+    Remote(Box<Remote>),
 }
 
 impl Flock {
@@ -63,87 +70,130 @@ impl Flock {
         if plan.shape() != expected {
             return Err(FlockError::PlanShape { expected, found: plan.shape() });
         }
-        let chosen = model.dims.chosen;
-        if chosen == 0 || chosen > model.dims.experts {
-            return Err(PlanError::Chosen { experts: expected.experts, found: chosen }.into());
-        }
-        let experts = Arc::new(experts::Experts::new(model, numerics)?);
-        let ducks = (0..plan.holders())
-            .map(|holder| {
-                let nodes = plan.nodes(holder);
-                let duck: Box<dyn Duck> = Box::new(InProcessDuck::new(Arc::clone(&experts), nodes));
-                (holder, nodes.to_vec(), duck)
-            })
-            .collect();
-        let domains = vec![Domain::new(expected, model.dims.hidden, 0, ducks)];
-        Ok(Flock { plan, experts, domains, next_seq: 0 })
+        let experts = experts::Experts::checked(model, numerics)?;
+        let local = Local::new(&experts, 0, (0..plan.holders()).map(|holder| plan.nodes(holder)));
+        Ok(Flock { plan, experts, ducks: Ducks::Local(Box::new(local)), next_seq: 0 })
     }
 
-    /// How many sums a step's [`StepIo`] must have room for.
-    pub fn top_nodes(&self) -> usize {
-        self.domains.iter().map(Domain::top_nodes).sum()
+    /// Ducks behind links. Finds them, plans, and starts to load what they lack; [`Flock::wait_ready`] says when they are ready, but steps
+    /// may be submitted at once: the host computes what no duck can yet.
+    ///
+    /// # Errors
+    /// Ducks that cannot hold the model, weights that cannot be used, threads that cannot be started.
+    pub fn remote(model: &Model, numerics: Numerics, options: remote::Options) -> Result<Flock, FlockError> {
+        let experts = experts::Experts::checked(model, numerics)?;
+        let remote = Remote::open(Arc::clone(&experts), options)?;
+        Ok(Flock { plan: remote.plan().clone(), experts, ducks: Ducks::Remote(Box::new(remote)), next_seq: 0 })
+    }
+
+    /// How many sources of sums a step's [`StepIo`] must have.
+    pub fn sources(&self) -> usize {
+        match &self.ducks {
+            Ducks::Local(_) => 1,
+            Ducks::Remote(remote) => remote.sources(),
+        }
+    }
+
+    /// Most lanes of a step.
+    pub fn max_lanes(&self) -> usize {
+        match &self.ducks {
+            Ducks::Local(_) => usize::MAX,
+            Ducks::Remote(remote) => remote.max_lanes(),
+        }
     }
 
     /// Takes a step on; its input is published. Several may be outstanding.
     ///
     /// # Errors
-    /// An input that makes no sense, or a `StepIo` for another flock: the step is then not taken on. A duck that cannot take it: all steps
-    /// under way are then forgotten.
+    /// An input that makes no sense, or a `StepIo` for another flock: the step is then not taken on. After other failures all steps
+    /// under way are forgotten.
     pub fn submit(&mut self, io: Arc<StepIo>) -> Result<(), FlockError> {
-        let (expected, found) = (self.top_nodes(), io.sums.len());
+        let (expected, found) = (self.sources(), io.sums.len());
         if expected != found {
-            return Err(FlockError::TopNodes { expected, found });
+            return Err(FlockError::Sources { expected, found });
         }
-        routing::check(io.input.get().ok_or(FlockError::NoInput)?, &self.experts)?;
+        let input = io.input.get().ok_or(FlockError::NoInput)?;
+        routing::check(input, &self.experts)?;
+        if input.lanes > self.max_lanes() {
+            return Err(FlockError::Lanes { limit: self.max_lanes(), found: input.lanes });
+        }
         let seq = self.next_seq;
         if let Some(slot) = io.sums.iter().position(|sum| sum.get().is_some()) {
             return Err(FlockError::AlreadySummed { seq, slot });
         }
         self.next_seq += 1;
-        let submitted = self.domains.iter_mut().try_for_each(|domain| domain.submit(seq, &io));
-        if submitted.is_err() {
-            self.abandon();
-        }
-        submitted
-    }
-
-    /// Forgets every step under way, after a failure; the flock can then take steps again.
-    pub fn abandon(&mut self) {
-        self.domains.iter_mut().for_each(Domain::abandon);
-    }
-
-    /// Makes progress without waiting for anyone. Ducks in this process compute here, on the caller's rayon pool, so that when it
-    /// returns with nothing left to do every submitted step's sums are published; each is as soon as it is complete.
-    ///
-    /// # Errors
-    /// A duck's failure; a step that was submitted twice.
-    pub fn poll(&mut self) -> Result<(), FlockError> {
-        let mut progress = true;
-        while progress {
-            progress = false;
-            for domain in &mut self.domains {
-                progress |= domain.poll()?;
+        match &mut self.ducks {
+            Ducks::Local(local) => local.submit(seq, &io),
+            Ducks::Remote(remote) => {
+                let submitted = remote.submit(seq, io);
+                if submitted.is_err() {
+                    remote.abandon();
+                }
+                submitted?;
             }
         }
         Ok(())
     }
 
-    /// Steps that some domain has not published yet.
-    pub fn outstanding(&self) -> usize {
-        self.domains.iter().map(Domain::outstanding).max().unwrap_or(0)
+    /// Forgets every step under way, after a failure; the flock can then take steps again.
+    pub fn abandon(&mut self) {
+        match &mut self.ducks {
+            Ducks::Local(local) => local.abandon(),
+            Ducks::Remote(remote) => remote.abandon(),
+        }
     }
 
-    /// Who holds what.
+    /// Makes progress without waiting for anyone. What this process computes is computed here, on the caller's rayon pool; a step's sums are
+    /// published as soon as they are complete. Returns whether anything was done.
+    ///
+    /// # Errors
+    /// A step that was submitted twice, or a domain that has ended.
+    pub fn poll(&mut self) -> Result<bool, FlockError> {
+        match &mut self.ducks {
+            Ducks::Local(local) => {
+                let mut progress = false;
+                while local.poll()? {
+                    progress = true;
+                }
+                Ok(progress)
+            }
+            Ducks::Remote(remote) => remote.poll(),
+        }
+    }
+
+    /// Sleeps until something may have happened since the last [`Flock::poll`], at most so long. Does not sleep where all is computed in this process.
+    pub fn wait(&mut self, most: Duration) {
+        if let Ducks::Remote(remote) = &mut self.ducks {
+            remote.wait(most);
+        }
+    }
+
+    /// Steps that are not published yet.
+    pub fn outstanding(&self) -> usize {
+        match &self.ducks {
+            Ducks::Local(local) => local.outstanding(),
+            Ducks::Remote(remote) => remote.outstanding(),
+        }
+    }
+
+    /// Who holds what when everybody is there.
     pub fn plan(&self) -> &Plan {
         &self.plan
     }
 
+    /// The ducks behind links.
+    pub fn as_remote(&mut self) -> Option<&mut Remote> {
+        match &mut self.ducks {
+            Ducks::Local(_) => None,
+            Ducks::Remote(remote) => Some(remote),
+        }
+    }
+
     /// Counters by the plan's holders.
     pub fn stats(&self) -> Vec<DuckStats> {
-        let mut stats = vec![DuckStats::default(); self.plan.holders()];
-        for (holder, counters) in self.domains.iter().flat_map(Domain::stats) {
-            stats[holder] = counters;
+        match &self.ducks {
+            Ducks::Local(local) => local.stats().collect(),
+            Ducks::Remote(remote) => remote.stats(),
         }
-        stats
     }
 }

@@ -213,6 +213,11 @@ impl Plan {
         &self.holders[holder]
     }
 
+    /// Nodes of the holder that has most.
+    pub fn nodes_at_most(&self) -> usize {
+        self.holders.iter().map(Vec::len).max().unwrap_or(0)
+    }
+
     /// Units of one layer that a holder has.
     ///
     /// # Panics

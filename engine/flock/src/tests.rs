@@ -17,13 +17,13 @@ const DUCKLING: Dims = Dims { hidden: 256, vocab: 1, max_positions: 1, experts: 
 static SMALL: LazyLock<Model> = LazyLock::new(|| model(DUCKLING, 2, DType::F8E4M3, 1, |_, _| {}));
 
 fn sums(flock: &mut Flock, input: &StepInput) -> Vec<u32> {
-    let io = Arc::new(StepIo::new(flock.top_nodes()));
+    let io = Arc::new(StepIo::new(flock.sources()));
     assert!(io.input.publish(|i| *i = input.clone()));
     flock.submit(Arc::clone(&io)).expect("a sound step");
     flock.poll().expect("ducks in this process do not fail");
     assert!(io.is_summed() && flock.outstanding() == 0);
     let sum = io.sums[0].get().expect("summed");
-    assert_eq!(sum.node.map(|n| n.index(flock.plan().shape())), Some(0));
+    assert_eq!(sum.nodes, [flock.plan().shape().root()]);
     assert_eq!(sum.present, vec![true; input.lanes]);
     assert_eq!(sum.values.len(), input.hidden.len());
     sum.values.iter().map(|v| v.to_bits()).collect()
@@ -73,15 +73,9 @@ fn sums_do_not_depend_on_threads_or_on_the_instructions() {
     let mut scalar = flock(&SMALL, 3, Numerics::Exact);
     let mut experts = experts::Experts::new(&SMALL, Numerics::Exact).expect("sound");
     experts.isa = fp9::Isa::Scalar;
-    let experts = Arc::new(experts);
-    let ducks = (0..3)
-        .map(|h| {
-            let nodes = scalar.plan.nodes(h).to_vec();
-            let duck: Box<dyn Duck> = Box::new(InProcessDuck::new(Arc::clone(&experts), &nodes));
-            (h, nodes, duck)
-        })
-        .collect();
-    scalar.domains = vec![Domain::new(scalar.plan.shape(), DUCKLING.hidden, 0, ducks)];
+    let nodes: Vec<_> = (0..3).map(|h| scalar.plan.nodes(h).to_vec()).collect();
+    let local = Local::new(&Arc::new(experts), 0, nodes.iter().map(|nodes| &nodes[..]));
+    scalar.ducks = Ducks::Local(Box::new(local));
     assert!(sums(&mut scalar, &input) == want, "scalar");
 }
 
@@ -201,7 +195,7 @@ fn several_steps_may_be_outstanding() {
     let steps: Vec<Arc<StepIo>> = inputs
         .iter()
         .map(|input| {
-            let io = Arc::new(StepIo::new(flock.top_nodes()));
+            let io = Arc::new(StepIo::new(flock.sources()));
             io.input.publish(|i| *i = input.clone());
             flock.submit(Arc::clone(&io)).expect("a sound step");
             io
@@ -245,7 +239,7 @@ fn nonsense_is_refused_and_harms_nobody() {
 
     assert!(matches!(flock.submit(Arc::new(StepIo::new(1))), Err(FlockError::NoInput)));
     let wide = flock.submit(Arc::new(StepIo::new(2)));
-    assert!(matches!(wide, Err(FlockError::TopNodes { expected: 1, found: 2 })));
+    assert!(matches!(wide, Err(FlockError::Sources { expected: 1, found: 2 })));
     let io = Arc::new(StepIo::new(1));
     io.input.publish(|i| *i = good.clone());
     for _ in 0..2 {
@@ -315,69 +309,4 @@ fn the_ducks_bytes_add_up_to_the_models() {
         let bytes = bytes_per_duck(&SMALL, &plan);
         assert_eq!((bytes.len(), bytes.iter().sum::<u64>()), (ducks, total));
     }
-}
-
-/// A duck that reports what it is told to.
-struct Liar(Vec<(usize, usize, usize, usize)>);
-
-impl Duck for Liar {
-    fn begin_step(&mut self, _: u64, _: &Arc<StepIo>) -> Result<(), FlockError> {
-        Ok(())
-    }
-
-    fn poll(&mut self, land: &mut dyn FnMut(Fragment<'_>) -> Result<(), FlockError>) -> Result<bool, FlockError> {
-        let Some((node, lane, start, len)) = self.0.pop() else { return Ok(false) };
-        land(Fragment { seq: 0, node, lane, start, values: &vec![1.0; len] }).map(|()| true)
-    }
-
-    fn abandon(&mut self) {
-        self.0.clear();
-    }
-
-    fn stats(&self) -> DuckStats {
-        DuckStats::default()
-    }
-}
-
-/// Domains of a few nodes publish the topmost nodes they can; lanes and nodes without a chosen unit stay absent; values that
-/// are not owed are refused.
-#[test]
-fn a_domain_adds_what_it_has_and_takes_nothing_else() {
-    let shape = Shape { slices: 4, experts: 8 };
-    let (left, right) = shape.root().children(shape).expect("four slices");
-    let (third, fourth) = right.children(shape).expect("two slices");
-    let (even, odd) = third.children(shape).expect("eight experts");
-    let domain = |told: &[(usize, usize, usize, usize)]| {
-        let liar: Box<dyn Duck> = Box::new(Liar(told.to_vec()));
-        let mut domain = Domain::new(shape, 256, 0, vec![(5, vec![odd, left, even], liar)]);
-        assert_eq!(domain.top_nodes(), 2);
-        let io = Arc::new(StepIo::new(2));
-        let (experts, lanes) = (vec![0, 2, 1, 6], 2);
-        io.input.publish(|i| *i = StepInput { lanes, experts, ..StepInput::default() });
-        domain.submit(0, &io).expect("a sound step");
-        let mut result = Ok(true);
-        while matches!(result, Ok(true)) {
-            result = domain.poll();
-        }
-        (result, io)
-    };
-    // Lane 0 has only even experts, lane 1 both kinds.
-    let owed = [(1, 0, 0, 256), (1, 1, 0, 200), (1, 1, 200, 56), (2, 0, 0, 256), (2, 1, 0, 256), (0, 1, 0, 256)];
-    let (result, io) = domain(&owed);
-    assert!(matches!(result, Ok(false)));
-    let [first, second] = [0, 1].map(|slot| io.sums[slot].get().expect("published"));
-    assert_eq!((first.node, second.node), (Some(left), Some(third)));
-    assert_eq!(second.present, [true, true]);
-    assert_eq!((second.values[0], second.values[256]), (1.0, 2.0));
-    // A value that comes twice must not stand in for one that is missing.
-    let (repeated, io) = domain(&[(1, 1, 0, 200), (1, 0, 0, 256), (1, 0, 100, 56)]);
-    assert!(matches!(repeated, Err(FlockError::Fragment { duck: 5, lane: 0, .. })) && !io.is_summed());
-    for wrong in [(0, 0, 0, 256), (3, 0, 0, 1), (1, 2, 0, 1), (1, 0, 250, 7), (1, 0, usize::MAX, 2)] {
-        let (result, io) = domain(&[wrong]);
-        assert!(matches!(result, Err(FlockError::Fragment { duck: 5, .. })), "{wrong:?}");
-        assert!(!io.is_summed());
-    }
-    assert!(matches!(domain(&owed[1..]).0, Ok(false)));
-    assert!(!domain(&owed[1..]).1.is_summed());
-    assert!(!fourth.covers(third));
 }

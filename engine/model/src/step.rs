@@ -24,14 +24,15 @@ pub struct StepInput {
     pub weights: Vec<f32>,
 }
 
-/// The sum below one node of the canonical tree: `[T, hidden]`. A lane none of whose experts lie below the node is absent.
+/// The sums below some nodes of the canonical tree, none of which is above another: what one source of sums (a domain, or the host) has of a
+/// step. Which nodes these are may change from step to step, so a table that travels with the values says it.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct NodeSum {
-    /// Which node; `None` until it is published.
-    pub node: Option<Node>,
-    /// Per lane: does the node have a value there?
+pub struct NodeSums {
+    /// The nodes, in the order of the tree's leaves; none if the source holds nothing.
+    pub nodes: Vec<Node>,
+    /// `[nodes, T]`: does the lane have a value there? A lane none of whose experts lie below the node is absent.
     pub present: Vec<bool>,
-    /// `[T, hidden]`; rows of absent lanes are not read.
+    /// `[nodes, T, hidden]`; rows of absent lanes are not read.
     pub values: Vec<f32>,
 }
 
@@ -83,14 +84,14 @@ impl<T> Slot<T> {
 pub struct StepIo {
     /// Written by the stage.
     pub input: Slot<StepInput>,
-    /// Written by the domains, normally one node for each domain.
-    pub sums: Vec<Slot<NodeSum>>,
+    /// Each written by one source: a domain, or the host for what it computes itself.
+    pub sums: Vec<Slot<NodeSums>>,
 }
 
 impl StepIo {
-    /// An exchange with room for `nodes` top nodes.
-    pub fn new(nodes: usize) -> StepIo {
-        StepIo { input: Slot::default(), sums: (0..nodes).map(|_| Slot::default()).collect() }
+    /// An exchange for so many sources of sums.
+    pub fn new(sources: usize) -> StepIo {
+        StepIo { input: Slot::default(), sums: (0..sources).map(|_| Slot::default()).collect() }
     }
 
     /// Makes it ready for another step.
@@ -101,7 +102,7 @@ impl StepIo {
         }
     }
 
-    /// Whether every top node is there.
+    /// Whether every source has written.
     pub fn is_summed(&self) -> bool {
         self.sums.iter().all(|s| s.get().is_some())
     }

@@ -1,6 +1,12 @@
 //! What the tests in `tests/` share: a stage and a flock that run whole passes and record what every operation gives.
 #![forbid(unsafe_code)]
 
+pub mod disturb;
+pub mod ducks;
+pub mod netns;
+pub mod processes;
+pub mod random;
+
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -53,7 +59,7 @@ impl Pond {
             first: 0,
             adds: 0,
         };
-        let options = CpuOptions { numerics, max_lanes: 1024, top_nodes: flock.top_nodes(), isa };
+        let options = CpuOptions { numerics, max_lanes: 1024, sources: flock.sources(), isa };
         let mut stage = CpuStage::new(Arc::new(model), options).expect("units that can be numbered");
         stage.observe(Some(Box::new(recorder)));
         let sequence = stage.open(2048).expect("positions that the model has");
@@ -177,6 +183,11 @@ pub struct Answer {
 
 /// Answers `prompt` on `engine`, recording logits.
 pub fn answer(engine: &mut Engine, request: &Request) -> Answer {
+    answer_with(engine, request, |_| ())
+}
+
+/// As [`answer`]; `each` sees the number of each token before the next is computed.
+pub fn answer_with(engine: &mut Engine, request: &Request, mut each: impl FnMut(usize)) -> Answer {
     let logits = Arc::<Mutex<BTreeMap<usize, Vec<u32>>>>::default();
     let sink = logits.clone();
     engine.on_logits(Some(Box::new(move |position, logits| {
@@ -187,6 +198,7 @@ pub fn answer(engine: &mut Engine, request: &Request) -> Answer {
     let outcome = engine.generate(request, &mut |event| {
         if let Event::Token(token) = event {
             tokens.push(token.id);
+            each(tokens.len());
         }
         ControlFlow::Continue(())
     });

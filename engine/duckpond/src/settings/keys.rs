@@ -22,6 +22,7 @@ const fn value(name: &'static str, allowed: &'static str) -> Key {
 /// Every setting, in the order in which `duckpond config` shows them.
 pub const KEYS: &[Key] = &[
     text("model", "the path of a folder"),
+    text("pond", "the path of a pond's description"),
     value("ducks", "a whole number from 1 to the number of units of the model (65535 at most)"),
     value("threads", "a whole number from 0 to 1024"),
     text("numerics", "exact or bf16"),

@@ -86,7 +86,7 @@ impl Layer {
         layer
     }
 
-    /// A configuration file. A relative `model` in it is relative to the file's folder.
+    /// A configuration file. A relative `model` or `pond` in it is relative to the file's folder.
     pub(super) fn file(path: &Path) -> Result<Layer, SettingsError> {
         let text = crate::limited::read_text(path, MOST_BYTES)
             .map_err(|source| SettingsError::Read { path: path.into(), source })?;
@@ -99,11 +99,13 @@ impl Layer {
             });
         }
         let mut values = value_of(table.into()).into_dict().expect("a table is a dictionary");
-        if let Some(Value::String(_, model)) = values.get_mut("model")
-            && let Some(folder) = path.parent()
-            && !model.is_empty()
-        {
-            *model = folder.join(&*model).to_string_lossy().into_owned();
+        for name in ["model", "pond"] {
+            if let Some(Value::String(_, given)) = values.get_mut(name)
+                && let Some(folder) = path.parent()
+                && !given.is_empty()
+            {
+                *given = folder.join(&*given).to_string_lossy().into_owned();
+            }
         }
         let metadata = Metadata::from(FILE, Source::File(path.into()));
         Ok(Layer { metadata, values })

@@ -105,6 +105,8 @@ pub enum Numerics {
 pub struct Settings {
     /// Checkpoint folder; `None`: the Duckling that ships with the program.
     pub model: Option<PathBuf>,
+    /// Description of the pond that computes; `None`: ducks in this process.
+    pub pond: Option<PathBuf>,
     /// Ducks in this process, at least 1.
     pub ducks: usize,
     /// Computing threads; 0: one for each core.
@@ -190,6 +192,7 @@ impl Merged {
     pub fn resolve(&self) -> Result<Settings, SettingsError> {
         Ok(Settings {
             model: self.optional("model", |path: &PathBuf| !path.as_os_str().is_empty())?,
+            pond: self.optional("pond", |path: &PathBuf| !path.as_os_str().is_empty())?,
             ducks: self.whole("ducks", 1..=65_535)?,
             threads: self.whole("threads", 0..=1024)?,
             numerics: self.required("numerics", |_: &Numerics| true)?,

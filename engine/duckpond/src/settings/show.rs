@@ -26,6 +26,7 @@ pub fn show(merged: &Merged) -> String {
 fn unset(key: &str) -> &'static str {
     match key {
         "model" => "not set: the Duckling that ships with the program",
+        "pond" => "not set: ducks in this process",
         "seed" => "not set: another one each time",
         _ => "not set",
     }

@@ -67,6 +67,7 @@ fn a_value_out_of_range_is_told_with_key_value_range_and_source() {
 fn every_key_has_a_range() {
     let bad = [
         ("model", "\"\""),
+        ("pond", "\"\""),
         ("ducks", "65536"),
         ("threads", "-1"),
         ("numerics", "\"fp4\""),
@@ -117,7 +118,7 @@ fn a_configuration_file_that_is_none_is_refused_unread() {
 #[test]
 fn an_unknown_key_is_refused_by_name() {
     let line = refusal(Some("ducks = 2\nduks = 3"), &[], Layer::flags());
-    assert!(line.starts_with("pond.toml: unknown key duks; known are model, ducks, "), "{line}");
+    assert!(line.starts_with("pond.toml: unknown key duks; known are model, pond, ducks, "), "{line}");
 }
 
 #[test]

@@ -372,8 +372,12 @@ fn combine(shape: Shape, io: &StepIo, lane: usize, shared: &[f32], out: &mut [f3
         .sums
         .iter()
         .filter_map(|slot| slot.get())
-        .filter(|sum| sum.present[lane])
-        .filter_map(|sum| Some((sum.node?, &sum.values[lane * width..][..width])))
+        .flat_map(|sums| {
+            let lanes = sums.present.len() / sums.nodes.len().max(1);
+            let row = move |n: usize| n * lanes + lane;
+            let present = (0..sums.nodes.len()).filter(move |&n| sums.present[row(n)]);
+            present.map(move |n| (sums.nodes[n], &sums.values[row(n) * width..][..width]))
+        })
         .collect();
     nodes.sort_by_key(|(node, _)| node.order());
     match nodes.as_slice() {

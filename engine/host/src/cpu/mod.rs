@@ -45,8 +45,8 @@ pub struct CpuOptions {
     pub numerics: Numerics,
     /// Lanes of one pass at most.
     pub max_lanes: usize,
-    /// Top nodes that the flock reports for a step.
-    pub top_nodes: usize,
+    /// Sources of sums that a step has, see `Flock::sources`.
+    pub sources: usize,
     /// Instruction set.
     pub isa: Isa,
 }
@@ -126,7 +126,7 @@ impl CpuStage {
         let free = self.exchanges.iter_mut().position(|io| Arc::get_mut(io).map(StepIo::recycle).is_some());
         match free {
             Some(i) => self.exchanges.swap_remove(i),
-            None => Arc::new(StepIo::new(self.options.top_nodes)),
+            None => Arc::new(StepIo::new(self.options.sources)),
         }
     }
 

@@ -126,12 +126,8 @@ mod products {
             }
             std::fs::write(damaged.join(file.file_name().expect("a file")), bytes).expect("room");
             let model = std::sync::Arc::new(model::arch::load(&damaged).expect("shapes are right"));
-            let options = crate::cpu::CpuOptions {
-                numerics: model::Numerics::Exact,
-                max_lanes: 1,
-                top_nodes: 1,
-                isa: Isa::best(),
-            };
+            let options =
+                crate::cpu::CpuOptions { numerics: model::Numerics::Exact, max_lanes: 1, sources: 1, isa: Isa::best() };
             let error = crate::cpu::CpuStage::new(model, options).err().expect("a NaN").to_string();
             for part in [ending, "row 3", "column 5", "damaged"] {
                 assert!(error.contains(part), "{error}");

@@ -1,0 +1,60 @@
+//! Who is there, without taking anybody: for people who look at ducks before they run them.
+
+use std::time::{Duration, Instant};
+
+use link::{BROADCAST, ETHERNET, Link, Mac};
+use wire::frame::{Header, Kind};
+use wire::frozen::Announce;
+
+use super::domain::{ethernet, finish, parse_announce};
+use super::status::identity_name;
+
+/// How often everybody is asked.
+const ASK_EVERY: Duration = Duration::from_millis(200);
+
+/// A duck that was heard of.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Found {
+    /// Its identity as text.
+    pub name: String,
+    /// Its address.
+    pub mac: Mac,
+    /// What it said last.
+    pub announce: Announce,
+}
+
+/// Asks for so long who is on a link; sorted by name.
+pub fn discover(link: &mut dyn Link, wait: Duration) -> Vec<Found> {
+    let until = Instant::now() + wait;
+    let mut ask_at = Instant::now();
+    let mut found: Vec<Found> = Vec::new();
+    let own = link.mac();
+    loop {
+        let now = Instant::now();
+        if now >= until {
+            break;
+        }
+        if now >= ask_at {
+            link.tx(&mut |buf| {
+                let header = Header::new(Kind::Discover);
+                let len = wire::frame::emit(&mut buf[ETHERNET..], header, &[], wire::crc::native);
+                finish(buf, BROADCAST, own, len)
+            });
+            link.flush();
+            ask_at = now + ASK_EVERY;
+        }
+        link.wait(Some(until.min(ask_at).saturating_duration_since(now)));
+        while link.rx(&mut |bytes| {
+            let Some((mac, frame)) = ethernet(bytes) else { return };
+            let Some(announce) = parse_announce(frame, wire::crc::native) else { return };
+            let name = identity_name(&announce.id);
+            match found.iter_mut().find(|duck| duck.mac == mac) {
+                Some(duck) => *duck = Found { name, mac, announce },
+                None => found.push(Found { name, mac, announce }),
+            }
+        }) > 0
+        {}
+    }
+    found.sort_by(|a, b| (&a.name, a.mac).cmp(&(&b.name, b.mac)));
+    found
+}

@@ -1,0 +1,325 @@
+//! Counters and histograms, in Prometheus' text format.
+//!
+//! Every name begins with `duckpond_`. Figures of ducks and the queue are read when somebody asks for them, all others count as things
+//! happen.
+
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use prometheus_client::encoding::{EncodeLabelSet, text};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+
+use crate::backend::Stats;
+use crate::pond::PondStatus;
+use crate::scheduler::Load;
+
+type Decimal = Gauge<f64, AtomicU64>;
+
+/// The content type of [`Metrics::text`].
+pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Route {
+    route: String,
+    status: u16,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfDuck {
+    duck: String,
+    port: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct DuckState {
+    duck: String,
+    port: String,
+    state: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfPort {
+    port: String,
+}
+
+/// Everything that is measured.
+pub struct Metrics {
+    registry: Registry,
+    requests: Family<Route, Counter>,
+    answers: Family<Ended, Counter>,
+    prompt_tokens: Counter,
+    cached_tokens: Counter,
+    output_tokens: Counter,
+    drafts: Counter,
+    accepted: Counter,
+    first_token: Histogram,
+    token: Histogram,
+    queue: Histogram,
+    answer: Histogram,
+    waiting: Gauge,
+    running: Gauge,
+    ready: Gauge,
+    cache_used: Gauge,
+    cache_size: Gauge,
+    take_overs: Family<Vec<(String, String)>, Counter>,
+    ducks: DuckMetrics,
+    ports: PortMetrics,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Ended {
+    reason: &'static str,
+}
+
+#[derive(Default)]
+struct DuckMetrics {
+    state: Family<DuckState, Gauge>,
+    units: Family<OfDuck, Gauge>,
+    active: Family<OfDuck, Gauge>,
+    resident: Family<OfDuck, Gauge>,
+    blocks: Family<OfDuck, Gauge>,
+    step: Family<OfDuck, Decimal>,
+    steps: Family<OfDuck, Counter>,
+    retries: Family<OfDuck, Counter>,
+    losses: Family<OfDuck, Counter>,
+    temperature: Family<OfDuck, Decimal>,
+    throttled: Family<OfDuck, Counter>,
+}
+
+#[derive(Default)]
+struct PortMetrics {
+    up: Family<OfPort, Gauge>,
+    retries: Family<OfPort, Counter>,
+    losses: Family<OfPort, Counter>,
+}
+
+/// Half a millisecond to a minute and more.
+fn seconds() -> Histogram {
+    Histogram::new([
+        0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0, 10.0,
+        30.0, 60.0, 300.0,
+    ])
+}
+
+impl Default for Metrics {
+    fn default() -> Metrics {
+        Metrics::new()
+    }
+}
+
+impl Metrics {
+    /// All at zero.
+    pub fn new() -> Metrics {
+        let mut metrics = Metrics {
+            registry: Registry::with_prefix("duckpond"),
+            requests: Family::default(),
+            answers: Family::default(),
+            prompt_tokens: Counter::default(),
+            cached_tokens: Counter::default(),
+            output_tokens: Counter::default(),
+            drafts: Counter::default(),
+            accepted: Counter::default(),
+            first_token: seconds(),
+            token: seconds(),
+            queue: seconds(),
+            answer: seconds(),
+            waiting: Gauge::default(),
+            running: Gauge::default(),
+            ready: Gauge::default(),
+            cache_used: Gauge::default(),
+            cache_size: Gauge::default(),
+            take_overs: Family::default(),
+            ducks: DuckMetrics::default(),
+            ports: PortMetrics::default(),
+        };
+        metrics.register();
+        metrics
+    }
+
+    fn register(&mut self) {
+        let r = &mut self.registry;
+        r.register("http_requests", "HTTP requests answered, by route and status", self.requests.clone());
+        r.register("answers", "Answers, by the way they ended", self.answers.clone());
+        r.register("prompt_tokens", "Prompt tokens", self.prompt_tokens.clone());
+        r.register("cached_prompt_tokens", "Prompt tokens that were still in the caches", self.cached_tokens.clone());
+        r.register("output_tokens", "Tokens generated", self.output_tokens.clone());
+        r.register("draft_tokens", "Drafts judged", self.drafts.clone());
+        r.register("accepted_draft_tokens", "Drafts that held", self.accepted.clone());
+        r.register("time_to_first_token_seconds", "From begin to first token", self.first_token.clone());
+        r.register("time_per_token_seconds", "From one token to the next", self.token.clone());
+        r.register("queue_seconds", "From request to begin", self.queue.clone());
+        r.register("answer_seconds", "From begin to end of an answer", self.answer.clone());
+        r.register("requests_waiting", "Answers that wait for their turn", self.waiting.clone());
+        r.register("requests_running", "Answers being generated", self.running.clone());
+        r.register("ready", "1 once the model is loaded", self.ready.clone());
+        r.register("cache_positions_used", "Positions in the caches after the latest answer", self.cache_used.clone());
+        r.register("cache_positions", "Positions that the caches have", self.cache_size.clone());
+        r.register("take_overs", "Steps whose units were taken over from a duck", self.take_overs.clone());
+        let d = &self.ducks;
+        r.register("duck_state", "1 for the state that a duck is in", d.state.clone());
+        r.register("duck_units", "Units of a layer that the plan gives a duck", d.units.clone());
+        r.register("duck_active_units", "Units of a layer that a duck computes now", d.active.clone());
+        r.register("duck_resident_blocks", "Blocks of weights that a duck holds", d.resident.clone());
+        r.register("duck_blocks", "Blocks of weights that a duck is to hold", d.blocks.clone());
+        r.register("duck_step_seconds", "Recent mean time of a duck's step", d.step.clone());
+        r.register("duck_steps", "Steps of a duck so far", d.steps.clone());
+        r.register("duck_retries", "Requests repeated to a duck so far", d.retries.clone());
+        r.register("duck_losses", "Frames lost on the way to or from a duck so far", d.losses.clone());
+        r.register("duck_temperature_celsius", "Temperature of a duck", d.temperature.clone());
+        r.register("duck_throttled", "How often a duck was slowed down by heat", d.throttled.clone());
+        r.register("port_up", "1 while a port has a link", self.ports.up.clone());
+        r.register("port_retries", "Frames sent or asked for again on a port so far", self.ports.retries.clone());
+        r.register("port_losses", "Frames lost on a port so far", self.ports.losses.clone());
+    }
+
+    /// The caches have so many positions.
+    pub fn caches(&self, positions: usize) {
+        self.cache_size.set(positions as i64);
+    }
+
+    /// An HTTP request was answered.
+    pub fn request(&self, route: &str, status: u16) {
+        self.requests.get_or_create(&Route { route: route.to_owned(), status }).inc();
+    }
+
+    /// An answer begins after it has waited so long.
+    pub fn begun(&self, waited: Duration) {
+        self.queue.observe(waited.as_secs_f64());
+    }
+
+    /// A token came so long after the one before, or after the begin.
+    pub fn token(&self, first: bool, after: Duration) {
+        if first { &self.first_token } else { &self.token }.observe(after.as_secs_f64());
+        self.output_tokens.inc();
+    }
+
+    /// An answer ended.
+    pub fn ended(&self, reason: &'static str, stats: &Stats, took: Duration) {
+        self.answers.get_or_create(&Ended { reason }).inc();
+        self.answer.observe(took.as_secs_f64());
+        self.cache_used.set((stats.prompt + stats.output) as i64);
+        for (counter, more) in [
+            (&self.prompt_tokens, stats.prompt),
+            (&self.cached_tokens, stats.cached),
+            (&self.drafts, stats.drafts),
+            (&self.accepted, stats.accepted),
+        ] {
+            counter.inc_by(more as u64);
+        }
+    }
+
+    /// The page that Prometheus reads, with the state of now.
+    pub fn text(&self, load: &Load, pond: &PondStatus) -> String {
+        self.waiting.set(load.waiting as i64);
+        self.running.set(load.running as i64);
+        self.ready.set(i64::from(load.ready));
+        self.take_overs.clear();
+        set(&self.take_overs, &Vec::new(), pond.take_overs);
+        self.ducks.set(pond);
+        self.ports.set(pond);
+        let mut page = String::new();
+        // Writing to a string fails only where a metric's own encoder does, and none does.
+        let _ = text::encode(&mut page, &self.registry);
+        page
+    }
+}
+
+/// Counts that somebody else keeps are put into a family that was cleared.
+fn set<L: Clone + std::hash::Hash + Eq>(family: &Family<L, Counter>, labels: &L, value: u64) {
+    family.get_or_create(labels).inc_by(value);
+}
+
+impl DuckMetrics {
+    fn set(&self, pond: &PondStatus) {
+        // Ducks and states that are gone must not stay.
+        self.state.clear();
+        for family in [&self.units, &self.active, &self.resident, &self.blocks] {
+            family.clear();
+        }
+        for family in [&self.steps, &self.retries, &self.losses, &self.throttled] {
+            family.clear();
+        }
+        self.step.clear();
+        self.temperature.clear();
+        for duck in &pond.ducks {
+            let of = OfDuck { duck: duck.name.clone(), port: duck.port.clone() };
+            let state = DuckState { duck: of.duck.clone(), port: of.port.clone(), state: duck.state.clone() };
+            self.state.get_or_create(&state).set(1);
+            for (family, value) in [
+                (&self.units, duck.units),
+                (&self.active, duck.active),
+                (&self.resident, duck.resident),
+                (&self.blocks, duck.blocks),
+            ] {
+                family.get_or_create(&of).set(value as i64);
+            }
+            for (family, value) in [
+                (&self.steps, duck.steps),
+                (&self.retries, duck.retries),
+                (&self.losses, duck.losses),
+                (&self.throttled, duck.throttled),
+            ] {
+                set(family, &of, value);
+            }
+            self.step.get_or_create(&of).set(duck.step_us * 1e-6);
+            if let Some(temperature) = duck.temperature {
+                self.temperature.get_or_create(&of).set(f64::from(temperature));
+            }
+        }
+    }
+}
+
+impl PortMetrics {
+    fn set(&self, pond: &PondStatus) {
+        self.up.clear();
+        self.retries.clear();
+        self.losses.clear();
+        for port in &pond.ports {
+            let of = OfPort { port: port.name.clone() };
+            self.up.get_or_create(&of).set(i64::from(port.state == "up"));
+            set(&self.retries, &of, port.retries);
+            set(&self.losses, &of, port.losses);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pond::Duck;
+
+    #[test]
+    fn a_page_has_what_was_counted_and_no_duck_that_is_gone() {
+        let metrics = Metrics::new();
+        metrics.request("/health", 200);
+        metrics.token(true, Duration::from_millis(3));
+        metrics.ended("stop", &Stats { prompt: 7, cached: 2, ..Stats::default() }, Duration::from_millis(9));
+        let load = Load { waiting: 3, running: 1, ready: true, ..Load::default() };
+        let duck =
+            Duck { name: "duck-01".into(), state: "ready".into(), step_us: 250.0, retries: 5, ..Duck::default() };
+        let pond = PondStatus { ducks: vec![duck], take_overs: 2, ..PondStatus::default() };
+        // Twice: what others count must not be added up.
+        metrics.text(&load, &pond);
+        let page = metrics.text(&load, &pond);
+        for line in [
+            "duckpond_http_requests_total{route=\"/health\",status=\"200\"} 1",
+            "duckpond_prompt_tokens_total 7",
+            "duckpond_cached_prompt_tokens_total 2",
+            "duckpond_requests_waiting 3",
+            "duckpond_cache_positions_used 7",
+            "duckpond_duck_state{duck=\"duck-01\",port=\"\",state=\"ready\"} 1",
+            "duckpond_duck_retries_total{duck=\"duck-01\",port=\"\"} 5",
+            "duckpond_take_overs_total 2",
+            "duckpond_duck_step_seconds{duck=\"duck-01\",port=\"\"} 0.00025",
+            "duckpond_time_to_first_token_seconds_bucket{le=\"0.005\"} 1",
+            "duckpond_answers_total{reason=\"stop\"} 1",
+        ] {
+            assert!(page.lines().any(|found| found == line), "{line} is not in\n{page}");
+        }
+        assert!(!metrics.text(&load, &PondStatus::default()).contains("duck-01"));
+    }
+}
