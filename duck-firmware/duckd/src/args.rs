@@ -100,12 +100,24 @@ impl From<Pages> for HugePages {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Processors(pub Vec<usize>);
 
+/// Bytes of a file that may hold a key.
+const LARGEST_KEY: u64 = 4096;
+
 fn key(text: &str) -> Result<PublicKey, String> {
     if let Some(key) = hex(text) {
         return Ok(PublicKey(key));
     }
-    let content = fs::read_to_string(Path::new(text))
-        .map_err(|error| format!("expected 64 hexadecimal digits or a file; file {text}: {error}"))?;
+    let failed = |error: std::io::Error| format!("expected 64 hexadecimal digits or a file; file {text}: {error}");
+    let found = fs::metadata(Path::new(text)).map_err(failed)?;
+    if !found.is_file() || found.len() > LARGEST_KEY {
+        return Err(format!("{text}: expected a regular file of 64 hexadecimal digits"));
+    }
+    let content = fs::read_to_string(Path::new(text)).map_err(failed)?;
+    if content.starts_with("duckpond-secret-key") {
+        return Err(format!(
+            "{text} is the secret key, which must not leave the host; `duckpond key public` shows its public key"
+        ));
+    }
     hex(content.trim())
         .map(PublicKey)
         .ok_or_else(|| format!("{text}: expected 64 hexadecimal digits, found {} bytes", content.trim().len()))

@@ -58,7 +58,9 @@ fn start_log(args: &Args) {
         1 => LevelFilter::DEBUG,
         2.. => LevelFilter::TRACE,
     };
-    let log = tracing_subscriber::fmt().with_writer(std::io::stderr).with_max_level(level).with_target(false);
+    // A log that nobody can read any more must not end the duck: told on the same stream, the failure would panic.
+    let log = tracing_subscriber::fmt().log_internal_errors(false);
+    let log = log.with_writer(std::io::stderr).with_max_level(level).with_target(false);
     // The journal has its own times and no colours.
     if std::env::var_os("JOURNAL_STREAM").is_some() {
         log.with_ansi(false).without_time().init();

@@ -69,3 +69,16 @@ fn a_terminated_duck_ends_well() {
     lines.read_to_string(&mut said).expect("text");
     assert!(said.contains("test-1 stops"), "{said}");
 }
+
+#[test]
+fn a_log_that_cannot_be_written_ends_no_duck() {
+    let full = std::fs::File::options().write(true).open("/dev/full").expect("Linux has it");
+    let args = ["--link", "udp:127.0.0.1:0", "--key", KEY, "--memory", "2M", "--no-lock", "--huge-pages", "off", "-v"];
+    let mut child = duckd(&args).stderr(full).spawn().expect("it starts");
+    // Long enough to have said that it is ready; a duck that ended then has its status already.
+    std::thread::sleep(std::time::Duration::from_millis(800));
+    assert!(child.try_wait().expect("it can be asked").is_none(), "it ended by itself");
+    let kill = Command::new("kill").arg("-TERM").arg(child.id().to_string()).status().expect("kill");
+    assert!(kill.success());
+    assert_eq!(child.wait().expect("it ends").code(), Some(0));
+}

@@ -19,6 +19,8 @@ pub fn start(filter: &str, environment: &Environment) {
         .with_env_filter(filter)
         .with_timer(uptime())
         .with_ansi(stderr().is_terminal() && !environment.no_colour())
+        // A log that nobody can read any more must not end the program: told on the same stream, the failure would panic.
+        .log_internal_errors(false)
         .with_writer(stderr);
     // A second start in one process can only happen in tests; the first one counts.
     let _ = logs.try_init();

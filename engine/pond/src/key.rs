@@ -156,6 +156,10 @@ pub(crate) fn line(text: &str) -> &str {
 /// Permissions and content of a small file of text, both of the same file whatever happens to its name meanwhile.
 pub(crate) fn read(path: &Path, kind: &'static str) -> Result<(u32, String), KeyError> {
     let failed = |source| KeyError::Read { path: path.into(), source };
+    // Opening a FIFO would wait for ever.
+    if !fs::metadata(path).map_err(failed)?.is_file() {
+        return Err(form(path, kind, "it is not a regular file"));
+    }
     let file = File::open(path).map_err(failed)?;
     let metadata = file.metadata().map_err(failed)?;
     if !metadata.is_file() {

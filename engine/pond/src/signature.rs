@@ -25,6 +25,10 @@ pub fn path_of(file: &Path) -> PathBuf {
 /// [`KeyError::Read`].
 pub fn digest_of(file: &Path) -> Result<[u8; 32], KeyError> {
     let read = || {
+        // Others may have no end, or never begin.
+        if !std::fs::metadata(file)?.is_file() {
+            return Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, "it is not a regular file"));
+        }
         let mut hasher = blake3::Hasher::new();
         std::io::copy(&mut File::open(file)?, &mut hasher)?;
         Ok(*hasher.finalize().as_bytes())

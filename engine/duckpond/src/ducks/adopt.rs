@@ -6,6 +6,7 @@ use std::time::Duration;
 use flock::remote::{Found, discover};
 use pond::{Duck, Mac, Pond, Port, Size};
 
+use super::lock::Lock;
 use super::{DucksError, open};
 use crate::cli::AdoptArgs;
 use crate::error::Error;
@@ -22,12 +23,21 @@ pub fn run(args: &AdoptArgs, file: Option<&Path>) -> Result<(), Error> {
         (Some(_), false) => return Err(DucksError::PondOrLink.into()),
         (None, true) => return Err(DucksError::NoPond.into()),
     };
+    if let Some(key) = description.secret_key().ok().flatten()
+        && let Err(error @ DucksError::Held { .. }) = Lock::try_once(&key.public())
+    {
+        // It has the ports; `duckpond ducks` shows whom it has heard of.
+        return Err(error.into());
+    }
     let mut ports = open::links(&description)?;
     let wait = Duration::from_secs_f64(args.wait);
     let found: Vec<Vec<Found>> = std::thread::scope(|scope| {
         let looks: Vec<_> = ports.iter_mut().map(|port| scope.spawn(move || discover(&mut *port.link, wait))).collect();
         looks.into_iter().map(|look| look.join().unwrap_or_default()).collect()
     });
+    if file.is_none() && found.iter().all(Vec::is_empty) {
+        return Err(DucksError::NobodyThere.into());
+    }
     let known = description.ducks.len();
     let remarks = adopt(&mut description, &found);
     remarks.iter().for_each(say);
@@ -74,8 +84,8 @@ fn adopt(description: &mut Pond, found: &[Vec<Found>]) -> Vec<String> {
             match description.find(&duck.announce.id, mac) {
                 None => {
                     let mut row = Duck::new(free_name(description, &duck.name), &port);
-                    // Over UDP an address says nothing that the name does not.
-                    row.mac = (!over_udp).then_some(mac);
+                    // Over UDP an address says nothing that the name does not, if the row has the duck's own name.
+                    row.mac = (!over_udp || row.name != duck.name).then_some(mac);
                     row.memory = Some(Size(duck.announce.memory));
                     remarks.push(format!("{} ({mac}) on {port}: unknown so far, new row {:?}", duck.name, row.name));
                     description.ducks.push(row);

@@ -32,6 +32,9 @@ pub enum DucksError {
     /// A command that needs a pond.
     #[error("name the pond's description by --pond FILE; `duckpond ducks adopt --link …` writes a first one")]
     NoPond,
+    /// Nobody to write down.
+    #[error("no duck answered: is duckd running, on the other end of this link, and with a link to this address?")]
+    NobodyThere,
     /// Both ways of naming it.
     #[error("--pond and --link cannot be given together")]
     PondOrLink,

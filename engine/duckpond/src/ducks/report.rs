@@ -173,6 +173,12 @@ impl Report {
             if !duck.note.is_empty() {
                 lines.push(format!("{}: {}", duck.name, duck.note));
             }
+            if [DuckState::Silent.name(), DuckState::Late.name()].contains(&duck.state.as_str()) {
+                lines.push(format!(
+                    "{}: does not answer, others compute for it; is it on, and its duckd running?",
+                    duck.name
+                ));
+            }
             if duck.state == DuckState::Absent.name() {
                 lines.push(format!("{}: never heard of on {}; is it on, and plugged in there?", duck.name, duck.port));
             }
@@ -240,11 +246,13 @@ mod tests {
             },
         ];
         report.host_units = 3;
+        report.ducks.push(Duck { state: "silent".into(), step_us: 0, ..duck("f", 0) });
         let text = report.table(&|_| Some(2500));
         for part in [
             "slowest: b with 300 µs",
             "c: its link has 1000 Mbit/s instead of 2500",
             "d: never heard of on left",
+            "f: does not answer",
             "loading 25 %",
             "0 of 8",
             "x (02:00:00:00:00:09): unknown, on left",

@@ -173,7 +173,9 @@ impl Environment {
 
     /// Names that look like ours and mean nothing, for a warning.
     pub fn unknown_variables(&self) -> Vec<String> {
-        let known = |name: &str| name == "DUCKPOND_CONFIG" || KEYS.iter().any(|key| key.variable() == name);
+        let known = |name: &str| {
+            ["DUCKPOND_CONFIG", "DUCKPOND_RUNTIME_DIR"].contains(&name) || KEYS.iter().any(|key| key.variable() == name)
+        };
         let names = self.variables.iter().map(|(name, _)| name.to_string_lossy().into_owned());
         names.filter(|name| name.starts_with("DUCKPOND_") && !known(name)).collect()
     }

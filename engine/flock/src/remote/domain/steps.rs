@@ -194,7 +194,7 @@ impl Domain {
             }
             return;
         }
-        tracing::warn!(duck = %self.seats[at].name, ?outcome, "a step failed");
+        tracing::debug!(duck = %self.seats[at].name, ?outcome, "a step failed");
         let reason = match outcome {
             Outcome::Failed(verdict) => {
                 let code = wire::message::VerdictCode::from_code(verdict.code);
