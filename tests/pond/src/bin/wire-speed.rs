@@ -1,7 +1,7 @@
 //! What the duck protocol costs beside the link that it runs on: a step with nothing to compute against an echo of the same bytes, and loading
 //! blocks against streaming them. Ratios of medians, taken in turn in one run.
 //!
-//! `wire-speed [--rounds N]` runs over UDP on the loopback interface; `wire-speed --interfaces A B` over AF_PACKET between two ends of a veth.
+//! `wire-speed [--rounds N]` runs over UDP on the loopback interface.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use duckd::{HugePages, Node, Options, Stop};
 use kernels::tree::Shape;
-use link::{AfPacket, ETHERNET, Link, Mac, Udp};
+use link::{ETHERNET, Link, Mac, Udp};
 use wire::Limits;
 use wire::frozen::Announce;
 use wire::host::{Config, Event, Memory, Outcome, Peer, Piece, StepRequest};
@@ -32,22 +32,13 @@ fn main() {
     let value = |name: &str| arguments.iter().position(|a| a == name).and_then(|at| arguments.get(at + 1));
     let rounds: usize = value("--rounds").and_then(|n| n.parse().ok()).unwrap_or(2_000);
     let ends = || -> (Box<dyn Link>, Box<dyn Link>) {
-        match arguments.iter().position(|a| a == "--interfaces") {
-            Some(at) => {
-                let open =
-                    |name: &String| AfPacket::open(name, wire::ETHERTYPE).expect("an interface that may be opened");
-                (Box::new(open(&arguments[at + 1])), Box::new(open(&arguments[at + 2])))
-            }
-            None => {
-                let any = "127.0.0.1:0".parse().expect("an address");
-                let one = Udp::bind(any, &[], None, 9600).expect("a free port");
-                let other = Udp::bind(any, &[one.local_addr()], None, 9600).expect("a free port");
-                let one_again = one.local_addr();
-                drop(one);
-                let one = Udp::bind(one_again, &[other.local_addr()], None, 9600).expect("the port was free");
-                (Box::new(one), Box::new(other))
-            }
-        }
+        let any = "127.0.0.1:0".parse().expect("an address");
+        let one = Udp::bind(any, &[], None, 9600).expect("a free port");
+        let other = Udp::bind(any, &[one.local_addr()], None, 9600).expect("a free port");
+        let address = one.local_addr();
+        drop(one);
+        let one = Udp::bind(address, &[other.local_addr()], None, 9600).expect("the port was free");
+        (Box::new(one), Box::new(other))
     };
     let (host, far) = ends();
     println!("link: {}", host.describe());
