@@ -6,7 +6,8 @@ use std::path::Path;
 use clap::{ArgAction, Parser, ValueEnum};
 use duckd::HugePages;
 use link::{Faults, Spec};
-use wire::frozen::ID;
+use wire::frozen::{ID, identity};
+use wire::hex::decode;
 use wire::key::PublicKey;
 
 const AFTER: &str = "\
@@ -104,7 +105,7 @@ pub struct Processors(pub Vec<usize>);
 const LARGEST_KEY: u64 = 4096;
 
 fn key(text: &str) -> Result<PublicKey, String> {
-    if let Some(key) = hex(text) {
+    if let Some(key) = decode(text) {
         return Ok(PublicKey(key));
     }
     let failed = |error: std::io::Error| format!("expected 64 hexadecimal digits or a file; file {text}: {error}");
@@ -118,28 +119,13 @@ fn key(text: &str) -> Result<PublicKey, String> {
             "{text} is the secret key, which must not leave the host; `duckpond key public` shows its public key"
         ));
     }
-    hex(content.trim())
+    decode(content.trim())
         .map(PublicKey)
         .ok_or_else(|| format!("{text}: expected 64 hexadecimal digits, found {} bytes", content.trim().len()))
 }
 
-fn hex(text: &str) -> Option<[u8; 32]> {
-    let digits: &[u8; 64] = text.as_bytes().try_into().ok()?;
-    let mut bytes = [0; 32];
-    for (byte, pair) in bytes.iter_mut().zip(digits.as_chunks::<2>().0) {
-        let [high, low] = pair.map(|d| char::from(d).to_digit(16));
-        *byte = (high? << 4 | low?) as u8;
-    }
-    Some(bytes)
-}
-
 fn id(text: &str) -> Result<[u8; ID], String> {
-    let mut id = [0; ID];
-    if text.is_empty() || text.len() > ID {
-        return Err(format!("expected 1 to {ID} bytes, found {}", text.len()));
-    }
-    id[..text.len()].copy_from_slice(text.as_bytes());
-    Ok(id)
+    identity(text).ok_or_else(|| format!("expected 1 to {ID} bytes, found {}", text.len()))
 }
 
 fn size(text: &str) -> Result<u64, String> {

@@ -7,11 +7,11 @@
 //! spins on a processor while it has nothing to do.
 //!
 //! ```no_run
-//! # fn link() -> Box<dyn link::Link> { unimplemented!() }
 //! use duckd::{Exit, Node, Options, Stop};
 //!
 //! let options = Options { memory: 4 << 30, cores: 4, ..Options::new(*b"pigeon-07\0\0\0\0\0\0\0", wire::key::PublicKey([7; 32])) };
-//! let (mut node, stop) = (Node::new(link(), options)?, Stop::new());
+//! let link = link::Hub::new().port(link::Mac([2, 0, 0, 0, 0, 7]), 1500);
+//! let (mut node, stop) = (Node::new(Box::new(link), options)?, Stop::new());
 //! let (monitor, stopper) = (node.monitor(), stop.clone());
 //! let duck = std::thread::spawn(move || node.run(&stop));
 //! println!("{} blocks", monitor.resident());

@@ -2,16 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use link::{ETHERNET, Link};
+use link::{BROADCAST, ETHERNET, Link, Mac, ethernet};
+use wire::Micros;
 use wire::duck::{Address, Session, To};
 use wire::frame::ETHERTYPE;
-use wire::{HEADER, Micros};
 
 use crate::monitor::Monitor;
 use crate::store::Store;
 
-/// Shortest Ethernet frame, without its checksum.
-const SHORTEST: usize = 60;
 /// Frames that are sent before the next look at what has arrived.
 const BURST: usize = 32;
 
@@ -20,14 +18,14 @@ pub(crate) struct Net {
     pub link: Box<dyn Link>,
     pub session: Session<Store>,
     origin: Instant,
-    mac: [u8; 6],
+    mac: Mac,
     monitor: Monitor,
 }
 
 impl Net {
     /// `origin`: when `session`'s clock was 0.
     pub fn new(link: Box<dyn Link>, session: Session<Store>, origin: Instant, monitor: Monitor) -> Net {
-        let mac = link.mac().0;
+        let mac = link.mac();
         Net { link, session, origin, mac, monitor }
     }
 
@@ -77,12 +75,7 @@ pub(crate) fn micros(time: Duration) -> Micros {
 
 /// An Ethernet frame's sender and payload, if it is one of this protocol's.
 fn open(frame: &[u8]) -> Option<(Address, &[u8])> {
-    let (header, payload) = frame.split_first_chunk::<ETHERNET>()?;
-    if header[12..] != ETHERTYPE.to_be_bytes() {
-        return None;
-    }
-    let from = header[6..12].iter().fold(0, |address, &byte| address << 8 | Address::from(byte));
-    Some((from, payload))
+    ethernet::open(frame, ETHERTYPE).map(|(from, payload)| (from.to_u64(), payload))
 }
 
 fn take(session: &mut Session<Store>, now: Micros, frame: &[u8]) {
@@ -92,21 +85,14 @@ fn take(session: &mut Session<Store>, now: Micros, frame: &[u8]) {
 }
 
 /// Writes the session's next frame; its length, or 0.
-fn put(session: &mut Session<Store>, now: Micros, mac: [u8; 6], buf: &mut [u8]) -> usize {
-    let Some((header, payload)) = buf.split_first_chunk_mut::<ETHERNET>() else { return 0 };
-    let Some(sent) = session.poll_transmit(now, payload) else { return 0 };
-    match sent.to {
-        To::All => header[..6].fill(0xff),
-        To::One(address) => header[..6].copy_from_slice(&address.to_be_bytes()[2..]),
-    }
-    header[6..12].copy_from_slice(&mac);
-    header[12..].copy_from_slice(&ETHERTYPE.to_be_bytes());
-    let len = ETHERNET + sent.len;
-    buf[len..SHORTEST.max(len)].fill(0);
-    SHORTEST.max(len)
+fn put(session: &mut Session<Store>, now: Micros, mac: Mac, buf: &mut [u8]) -> usize {
+    let Some(sent) = buf.get_mut(ETHERNET..).and_then(|payload| session.poll_transmit(now, payload)) else { return 0 };
+    let to = match sent.to {
+        To::All => BROADCAST,
+        To::One(address) => Mac::from_u64(address),
+    };
+    ethernet::close(buf, ethernet::Header { to, from: mac, ethertype: ETHERTYPE }, sent.len)
 }
-
-const _: () = assert!(wire::frame::MIN_MTU >= SHORTEST && ETHERNET + HEADER < SHORTEST);
 
 #[cfg(test)]
 mod tests {

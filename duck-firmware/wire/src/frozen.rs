@@ -14,6 +14,13 @@ pub const NONCE: usize = 16;
 /// Bytes of a duck's or host's identity.
 pub const ID: usize = 16;
 
+/// The identity of that name: its bytes, then zeroes; `None` if it is empty or too long.
+pub fn identity(name: &str) -> Option<[u8; ID]> {
+    let mut id = [0; ID];
+    id.get_mut(..name.len()).filter(|_| !name.is_empty())?.copy_from_slice(name.as_bytes());
+    Some(id)
+}
+
 layout! {
     /// What a duck says of itself, unasked once in [`ANNOUNCE_EVERY`](crate::duck::ANNOUNCE_EVERY) while nobody holds its
     /// lease, and whenever it is asked.

@@ -20,6 +20,7 @@ pub mod duck;
 mod field;
 pub mod frame;
 pub mod frozen;
+pub mod hex;
 pub mod host;
 pub mod key;
 pub mod limits;

@@ -2,12 +2,12 @@
 
 mod common;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use common::{Scratch, names_in, signal};
 
-/// Runs a command and sends a signal after `delay`; the files that stay, and how long the program took to end.
-fn killed(arguments: &[&str], name: &str, delay: Duration) -> (Vec<String>, Duration) {
+/// Runs a command and sends a signal after `delay`; the files that stay, and what it printed.
+fn killed(arguments: &[&str], name: &str, delay: Duration) -> (Vec<String>, String) {
     let scratch = Scratch::new();
     let temporary = scratch.path("temporary");
     std::fs::create_dir(&temporary).expect("below the scratch folder");
@@ -18,14 +18,12 @@ fn killed(arguments: &[&str], name: &str, delay: Duration) -> (Vec<String>, Dura
     let child = command.env("TMPDIR", &temporary).spawn().expect("the program starts");
     std::thread::sleep(delay);
     signal(&child, name);
-    let began = Instant::now();
     let output = child.wait_with_output().expect("the program ends");
-    let took = began.elapsed();
     // It may have ended before; a signal before anything listens for it ends it, too.
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(!stderr.contains("duckpond: "), "{stderr}");
     let left = names_in(&temporary).into_iter().chain(names_in(&scratch.path("")));
-    (left.filter(|name| name.contains("duckpond-")).collect(), took)
+    (left.filter(|name| name.contains("duckpond-")).collect(), String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 #[test]
@@ -43,9 +41,9 @@ fn weights_in_the_making_go_away_at_once() {
     let arguments = ["bench", "--synthetic", "--active-bytes", "500MiB", "--prefill", "4", "--decode", "3"];
     for round in 0..20 {
         let name = ["INT", "TERM", "HUP"][round % 3];
-        let (left, took) = killed(&arguments, name, Duration::from_millis(5 + 60 * round as u64));
+        let (left, figures) = killed(&arguments, name, Duration::from_millis(5 + 60 * round as u64));
         assert_eq!(left, Vec::<String>::new(), "after {name} in round {round}");
-        assert!(took < Duration::from_secs(3), "{took:?} after {name} in round {round}");
+        assert_eq!(figures, "", "it went on after {name} in round {round}");
     }
 }
 

@@ -119,14 +119,7 @@ impl Plan {
 
     /// Equal runs of the tree's nodes of that depth; the last holders stay empty when there are fewer nodes.
     fn in_pieces(shape: Shape, ducks: usize, depth: u32) -> Plan {
-        let mut atoms = Vec::new();
-        let mut open = vec![shape.root()];
-        while let Some(node) = open.pop() {
-            match node.children(shape) {
-                Some((left, right)) if node.slices > 1 || u32::from(node.depth) < depth => open.extend([right, left]),
-                _ => atoms.push(node),
-            }
-        }
+        let atoms = atoms(shape, depth);
         let used = ducks.min(atoms.len());
         let mut holders: Vec<Vec<Node>> =
             (0..used).map(|i| merged(shape, &atoms[i * atoms.len() / used..(i + 1) * atoms.len() / used])).collect();
@@ -223,7 +216,7 @@ impl Plan {
     /// # Panics
     /// If there is no such holder.
     pub fn units(&self, holder: usize) -> u32 {
-        self.holders[holder].iter().map(|n| n.unit_count(self.shape)).sum()
+        units_below(self.shape, &self.holders[holder])
     }
 
     /// Expected number of units that the busiest holder computes in a step of one lane, when every choice of `chosen`
@@ -293,10 +286,28 @@ impl Plan {
     }
 }
 
+/// Units of one layer below nodes that do not overlap.
+pub fn units_below(shape: Shape, nodes: &[Node]) -> u32 {
+    nodes.iter().map(|n| n.unit_count(shape)).sum()
+}
+
+/// The tree's nodes of that depth, in order: slices and below.
+pub(crate) fn atoms(shape: Shape, depth: u32) -> Vec<Node> {
+    let mut atoms = Vec::new();
+    let mut open = vec![shape.root()];
+    while let Some(node) = open.pop() {
+        match node.children(shape) {
+            Some((left, right)) if node.slices > 1 || u32::from(node.depth) < depth => open.extend([right, left]),
+            _ => atoms.push(node),
+        }
+    }
+    atoms
+}
+
 /// The fewest nodes that cover the same units; `nodes` do not overlap and are sorted by [`Node::order`].
 pub fn merged(shape: Shape, nodes: &[Node]) -> Vec<Node> {
     fn cover(shape: Shape, top: Node, nodes: &[Node], out: &mut Vec<Node>) {
-        let units: u32 = nodes.iter().map(|n| n.unit_count(shape)).sum();
+        let units = units_below(shape, nodes);
         if units == top.unit_count(shape) {
             out.push(top);
         } else if let (Some((left, right)), false) = (top.children(shape), nodes.is_empty()) {

@@ -42,6 +42,28 @@ impl Header {
     }
 }
 
+/// Shortest frame, without its checksum: what is shorter is padded.
+pub const SHORTEST: usize = 60;
+
+/// Sender and payload of a frame of this type; `None` for another, or for bytes that are no frame.
+pub fn open(frame: &[u8], ethertype: u16) -> Option<(Mac, &[u8])> {
+    let header = Header::parse(frame).filter(|header| header.ethertype == ethertype)?;
+    Some((header.from, &frame[ETHERNET..]))
+}
+
+/// Completes a frame whose payload of that many bytes lies behind the place for `header`: writes it, and zeroes as padding. Returns the
+/// frame's length.
+///
+/// # Panics
+/// If `frame` is shorter than header and payload.
+pub fn close(frame: &mut [u8], header: Header, payload: usize) -> usize {
+    frame[..ETHERNET].copy_from_slice(&header.to_bytes());
+    let end = ETHERNET + payload;
+    let padded = end.max(SHORTEST.min(frame.len()));
+    frame[end..padded].fill(0);
+    padded
+}
+
 impl Mac {
     /// The address as a number: its first byte is the highest of six.
     pub fn to_u64(self) -> u64 {
@@ -124,6 +146,23 @@ mod tests {
         let mut short = [0xaa; 13];
         assert!(Header::default().emit(&mut short).is_none());
         assert_eq!(short, [0xaa; 13]);
+    }
+
+    #[test]
+    fn a_closed_frame_is_padded_and_opened_by_its_type_alone() {
+        let from = Mac([2, 0, 0, 0, 0, 7]);
+        let header = Header { to: BROADCAST, from, ethertype: 0x88b5 };
+        for payload in [0, 45, 46, 47, 80] {
+            let mut frame = vec![0xaa; 100];
+            let length = close(&mut frame, header, payload);
+            assert_eq!(length, SHORTEST.max(ETHERNET + payload));
+            assert!(frame[ETHERNET..][..payload].iter().all(|&byte| byte == 0xaa));
+            assert!(frame[ETHERNET + payload..length].iter().all(|&byte| byte == 0));
+            assert_eq!(open(&frame[..length], 0x88b5), Some((from, &frame[ETHERNET..length])));
+            assert_eq!(open(&frame[..length], 0x0800), None);
+        }
+        assert_eq!(open(&[0; 13], 0), None);
+        assert_eq!(close(&mut [0; 40], header, 10), 40);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 mod af_packet;
-mod ethernet;
+pub mod ethernet;
 mod faults;
 mod faulty;
 mod in_process;

@@ -1,5 +1,7 @@
 //! Bytes as hexadecimal digits.
 
+pub use wire::hex::decode;
+
 /// Two lower-case digits for each byte.
 pub fn encode(bytes: &[u8]) -> String {
     bytes
@@ -7,20 +9,6 @@ pub fn encode(bytes: &[u8]) -> String {
         .flat_map(|byte| [byte >> 4, byte & 15])
         .map(|digit| char::from(b"0123456789abcdef"[usize::from(digit)]))
         .collect()
-}
-
-/// Exactly `N` bytes from exactly twice as many digits of either case.
-pub fn decode<const N: usize>(text: &str) -> Option<[u8; N]> {
-    let (pairs, rest) = text.as_bytes().as_chunks::<2>();
-    if pairs.len() != N || !rest.is_empty() {
-        return None;
-    }
-    let digit = |byte: u8| char::from(byte).to_digit(16);
-    let mut bytes = [0; N];
-    for (byte, [high, low]) in bytes.iter_mut().zip(pairs) {
-        *byte = (digit(*high)? << 4 | digit(*low)?) as u8;
-    }
-    Some(bytes)
 }
 
 #[cfg(test)]

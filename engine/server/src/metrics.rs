@@ -168,12 +168,12 @@ impl Metrics {
         r.register("duck_step_seconds", "Recent mean time of a duck's step", d.step.clone());
         r.register("duck_steps", "Steps of a duck so far", d.steps.clone());
         r.register("duck_retries", "Requests repeated to a duck so far", d.retries.clone());
-        r.register("duck_losses", "Frames lost on the way to or from a duck so far", d.losses.clone());
+        r.register("duck_losses", "Times that a duck fell silent so far", d.losses.clone());
         r.register("duck_temperature_celsius", "Temperature of a duck", d.temperature.clone());
         r.register("duck_throttled", "How often a duck was slowed down by heat", d.throttled.clone());
         r.register("port_up", "1 while a port has a link", self.ports.up.clone());
         r.register("port_retries", "Frames sent or asked for again on a port so far", self.ports.retries.clone());
-        r.register("port_losses", "Frames lost on a port so far", self.ports.losses.clone());
+        r.register("port_losses", "Times that ducks of a port fell silent so far", self.ports.losses.clone());
     }
 
     /// The caches have so many positions.

@@ -24,7 +24,7 @@ pub struct Port {
     pub speed_mbit: u32,
     /// Frames sent again or asked for again.
     pub retries: u64,
-    /// Frames lost.
+    /// Times that its ducks fell silent.
     pub losses: u64,
 }
 
@@ -53,7 +53,7 @@ pub struct Duck {
     pub step_us: f64,
     /// Requests repeated to it so far.
     pub retries: u64,
-    /// Frames lost on the way to or from it so far.
+    /// Times that it fell silent so far.
     pub losses: u64,
     /// Degrees Celsius, if it has a sensor.
     pub temperature: Option<f32>,

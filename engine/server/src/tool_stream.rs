@@ -7,14 +7,9 @@
 
 use std::fmt::Write;
 
+use model::chat::dsml::{CALLS, END_CALLS, END_INVOKE, END_PARAMETER, INVOKE, PARAMETER, STRING};
+
 const BLANK_LINE: &str = "\n\n";
-const CALLS: &str = "<｜DSML｜function_calls>";
-const END_CALLS: &str = "</｜DSML｜function_calls>";
-const INVOKE: &str = "<｜DSML｜invoke name=\"";
-const END_INVOKE: &str = "</｜DSML｜invoke>";
-const PARAMETER: &str = "<｜DSML｜parameter name=\"";
-const STRING: &str = "\" string=\"";
-const END_PARAMETER: &str = "</｜DSML｜parameter>";
 /// Bytes of a tool's or parameter's name at most.
 const LONGEST_NAME: usize = 1024;
 

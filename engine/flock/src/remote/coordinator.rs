@@ -5,7 +5,6 @@ use std::sync::mpsc::TryRecvError;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use kernels::tree::Node;
 use link::Mac;
 use wire::frozen::Announce;
 use wire::host::{Refusal, Why};
@@ -16,6 +15,7 @@ use super::status::{DuckState, Stranger, identity_name};
 use super::{FORGIVEN, Handle, LATE, REST_MOST, Remote, UNFIT};
 use crate::FlockError;
 use crate::local::Local;
+use crate::plan::units_below;
 
 impl Remote {
     /// Handles every report. Returns whether there was one.
@@ -94,11 +94,9 @@ impl Remote {
             }
             Report::Lost { domain, id, nodes } => self.take_over(id, domain, nodes)?,
             Report::Declined { id, home, nodes } => {
-                self.forget_favour(id, &nodes);
                 self.take_over(id, home, nodes)?;
             }
             Report::Computed { id, home, node, present, values } => {
-                self.forget_favour(id, &[node]);
                 self.send(home, Command::Land { id, node, present, values })?;
             }
         }
@@ -176,10 +174,10 @@ impl Remote {
         let version = self.assignment.version.wrapping_add(1);
         let most = self.limits.nodes.into();
         let assignment = self.placement.assign(version, &self.able(), self.balance.shed(), most);
-        let units = |nodes: &[Node]| nodes.iter().map(|n| n.unit_count(self.experts.shape)).sum::<u32>();
+        let shape = self.experts.shape;
         for duck in 0..self.ducks.len() {
             // Nobody may be there to take what it should give up.
-            let given_up = self.placement.plan.units(duck).saturating_sub(units(&assignment.ducks[duck]));
+            let given_up = self.placement.plan.units(duck).saturating_sub(units_below(shape, &assignment.ducks[duck]));
             self.balance.limit(duck, given_up);
         }
         if self.assignment.version > 0
@@ -198,11 +196,10 @@ impl Remote {
     /// Lets others know of a new assignment.
     pub(super) fn tell(&self) {
         let shape = self.experts.shape;
-        let units = |nodes: &Vec<Node>| nodes.iter().map(|n| n.unit_count(shape)).sum::<u32>();
         let mut told = self.view.told();
         told.units = (0..self.ducks.len()).map(|duck| self.placement.plan.units(duck)).collect();
-        told.active = self.assignment.ducks.iter().map(units).collect();
-        told.host_units = units(&self.assignment.host);
+        told.active = self.assignment.ducks.iter().map(|nodes| units_below(shape, nodes)).collect();
+        told.host_units = units_below(shape, &self.assignment.host);
         told.plan = self.assignment.version;
         told.plans += 1;
     }
@@ -221,8 +218,7 @@ impl Remote {
             let before = std::mem::replace(&mut self.ducks[at].sample, now);
             samples.push(Sample { steps: now.steps - before.steps, micros: now.micros - before.micros });
         }
-        let units: Vec<u32> =
-            self.assignment.ducks.iter().map(|nodes| nodes.iter().map(|n| n.unit_count(shape)).sum()).collect();
+        let units: Vec<u32> = self.assignment.ducks.iter().map(|nodes| units_below(shape, nodes)).collect();
         if self.balance.look(&samples, &units) {
             tracing::debug!(shed = ?self.balance.shed(), "units by which ducks are to be relieved");
             self.stale = true;

@@ -2,11 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use link::{BROADCAST, ETHERNET, Link, Mac};
-use wire::frame::{Header, Kind};
+use link::{Link, Mac, ethernet};
 use wire::frozen::Announce;
 
-use super::domain::{ethernet, finish, parse_announce};
+use super::domain::{ask_everybody, parse_announce};
 use super::status::identity_name;
 
 /// How often everybody is asked.
@@ -28,24 +27,19 @@ pub fn discover(link: &mut dyn Link, wait: Duration) -> Vec<Found> {
     let until = Instant::now() + wait;
     let mut ask_at = Instant::now();
     let mut found: Vec<Found> = Vec::new();
-    let own = link.mac();
     loop {
         let now = Instant::now();
         if now >= until {
             break;
         }
         if now >= ask_at {
-            link.tx(&mut |buf| {
-                let header = Header::new(Kind::Discover);
-                let len = wire::frame::emit(&mut buf[ETHERNET..], header, &[], wire::crc::native);
-                finish(buf, BROADCAST, own, len)
-            });
+            ask_everybody(link, wire::crc::native);
             link.flush();
             ask_at = now + ASK_EVERY;
         }
         link.wait(Some(until.min(ask_at).saturating_duration_since(now)));
         while link.rx(&mut |bytes| {
-            let Some((mac, frame)) = ethernet(bytes) else { return };
+            let Some((mac, frame)) = ethernet::open(bytes, wire::ETHERTYPE) else { return };
             let Some(announce) = parse_announce(frame, wire::crc::native) else { return };
             let name = identity_name(&announce.id);
             match found.iter_mut().find(|duck| duck.mac == mac) {

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use kernels::tree::{Node, Shape};
-use link::{BROADCAST, ETHERNET, Link, Mac};
+use link::{BROADCAST, ETHERNET, Link, Mac, ethernet};
 use model::converted::Slices;
 use model::step::StepIo;
 use wire::frame::{Frame, Header, Kind};
@@ -274,10 +274,7 @@ impl Domain {
         let own = link.mac();
         let mut sent = false;
         if std::mem::take(&mut self.discover) {
-            sent |= link.tx(&mut |buf| {
-                let len = wire::frame::emit(&mut buf[ETHERNET..], Header::new(Kind::Discover), &[], config.crc);
-                finish(buf, BROADCAST, own, len)
-            });
+            sent |= ask_everybody(&mut **link, config.crc);
         }
         while let Some(broadcast) = sending.front_mut() {
             let seq = broadcast.seq();
@@ -327,28 +324,23 @@ impl Domain {
     }
 }
 
-/// Sender and payload of an Ethernet frame of ours.
-pub(super) fn ethernet(bytes: &[u8]) -> Option<(Mac, &[u8])> {
-    let (header, payload) = bytes.split_at_checked(ETHERNET)?;
-    let ours = header[12..14] == wire::ETHERTYPE.to_be_bytes();
-    ours.then(|| (Mac(header[6..12].try_into().expect("six bytes")), payload))
-}
-
 /// An announcement, if it is one.
 pub(super) fn parse_announce(frame: &[u8], crc: wire::Crc) -> Option<Announce> {
     let frame = Frame::check(frame, crc).ok().filter(|frame| frame.kind() == Kind::Announce)?;
     Announce::parse(frame.payload())
 }
 
+/// Asks everybody on a link to announce themselves; sent with the next flush.
+pub(super) fn ask_everybody(link: &mut dyn Link, crc: wire::Crc) -> bool {
+    let own = link.mac();
+    link.tx(&mut |buf| {
+        let len = wire::frame::emit(&mut buf[ETHERNET..], Header::new(Kind::Discover), &[], crc);
+        finish(buf, BROADCAST, own, len)
+    })
+}
+
 /// Completes a frame whose payload lies behind the Ethernet header. Returns its length; 0 if there is none.
-pub(super) fn finish(buf: &mut [u8], to: Mac, from: Mac, payload: Option<usize>) -> usize {
-    let Some(len) = payload else { return 0 };
-    buf[..6].copy_from_slice(&to.0);
-    buf[6..12].copy_from_slice(&from.0);
-    buf[12..14].copy_from_slice(&wire::ETHERTYPE.to_be_bytes());
-    let (end, least) = (ETHERNET + len, 60.min(buf.len()));
-    if end < least {
-        buf[end..least].fill(0);
-    }
-    end.max(least)
+fn finish(buf: &mut [u8], to: Mac, from: Mac, payload: Option<usize>) -> usize {
+    let header = ethernet::Header { to, from, ethertype: wire::ETHERTYPE };
+    payload.map_or(0, |len| ethernet::close(buf, header, len))
 }

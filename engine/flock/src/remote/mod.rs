@@ -45,8 +45,9 @@ use signal::Signal;
 use view::{Told, View};
 
 pub use discover::{Found, discover};
-pub use status::{DuckState, DuckStatus, PondStatus, Stranger, identity, identity_name};
+pub use status::{DuckState, DuckStatus, PondStatus, Stranger, identity_name};
 pub use view::PondHandle;
+pub use wire::frozen::identity;
 
 use crate::experts::Experts;
 use crate::local::{DuckStats, Local, Substitute};
@@ -160,8 +161,6 @@ struct Duck {
 struct Step {
     id: u64,
     io: Arc<StepIo>,
-    /// Favours that were asked of ducks: who, for which domain, which nodes.
-    favours: Vec<(usize, usize, Vec<Node>)>,
 }
 
 /// A node of a step that the host has to compute.

@@ -4,7 +4,7 @@
 use kernels::tree::{Node, Shape};
 
 use crate::FlockError;
-use crate::plan::{Plan, merged};
+use crate::plan::{Plan, atoms, merged, units_below};
 
 /// The part of a duck's memory that replicas leave free, since it may come back with a little less.
 const SPARED: u32 = 16;
@@ -146,7 +146,7 @@ impl Placement {
         assignment: &Assignment,
     ) -> Vec<Vec<(Option<usize>, Node)>> {
         let (count, shape) = (able.len(), self.plan.shape());
-        let load = assignment.ducks.iter().map(|nodes| nodes.iter().map(|n| n.unit_count(shape)).sum()).collect();
+        let load = assignment.ducks.iter().map(|nodes| units_below(shape, nodes)).collect();
         let mut work = Work { placement: self, able, given: vec![Vec::new(); count + 1], load };
         let of = |node: &Node| {
             work.give(usize::MAX, *node);
@@ -210,7 +210,7 @@ impl Work<'_> {
                     below.push(held);
                 }
             }
-            below.iter().map(|n| n.unit_count(shape)).sum::<u32>() == node.unit_count(shape)
+            units_below(shape, &below) == node.unit_count(shape)
         };
         let able = (0..self.able.len()).filter(|&duck| duck != owner && self.able[duck]);
         able.filter(whole).min_by_key(|&duck| self.load[duck])
@@ -331,19 +331,6 @@ fn shares(ducks: &[Room], units: f64) -> Vec<f64> {
         }
     }
     shares
-}
-
-/// The tree's nodes of that depth, in order.
-fn atoms(shape: Shape, depth: u32) -> Vec<Node> {
-    let mut atoms = Vec::new();
-    let mut open = vec![shape.root()];
-    while let Some(node) = open.pop() {
-        match node.children(shape) {
-            Some((left, right)) if node.slices > 1 || u32::from(node.depth) < depth => open.extend([right, left]),
-            _ => atoms.push(node),
-        }
-    }
-    atoms
 }
 
 /// Fills memory left over: every duck's units, in some pieces, to others with room, of another port where possible.

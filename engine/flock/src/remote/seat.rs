@@ -4,13 +4,12 @@ use std::mem::Discriminant;
 
 use link::Mac;
 use wire::Micros;
-use wire::frozen::Announce;
+use wire::frozen::{Announce, identity};
 use wire::host::{Peer, Refusal, Stats};
 use wire::message::COUNTERS;
 
 use super::active::SeatMemory;
 use super::balance::Sample;
-use super::status::identity;
 
 /// Part of a new step in the mean time of steps.
 const SMOOTH: f64 = 1.0 / 64.0;

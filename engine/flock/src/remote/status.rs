@@ -134,10 +134,3 @@ pub fn identity_name(id: &[u8; 16]) -> String {
         false => id.iter().map(|b| format!("{b:02x}")).collect(),
     }
 }
-
-/// The identity of that name; `None` if it is longer than sixteen bytes or empty.
-pub fn identity(name: &str) -> Option<[u8; 16]> {
-    let mut id = [0; 16];
-    id.get_mut(..name.len()).filter(|_| !name.is_empty())?.copy_from_slice(name.as_bytes());
-    Some(id)
-}

@@ -22,7 +22,7 @@ impl Remote {
             self.send(at, Command::Step { id, io: Arc::clone(&io), assignment: Arc::clone(&assignment) })?;
         }
         self.local.submit(id, &io);
-        self.steps.push(Step { id, io, favours: Vec::new() });
+        self.steps.push(Step { id, io });
         Ok(())
     }
 
@@ -56,16 +56,10 @@ impl Remote {
         self.steps.iter().filter(|step| !step.io.is_summed()).count()
     }
 
-    pub(super) fn forget_favour(&mut self, id: u64, nodes: &[Node]) {
-        if let Some(step) = self.steps.iter_mut().find(|step| step.id == id) {
-            step.favours.iter_mut().for_each(|favour| favour.2.retain(|node| !nodes.contains(node)));
-            step.favours.retain(|favour| !favour.2.is_empty());
-        }
-    }
-
     /// Finds others for nodes of a step that have lost their holder.
     pub(super) fn take_over(&mut self, id: u64, home: usize, nodes: Vec<Node>) -> Result<(), FlockError> {
-        let Some(step) = self.steps.iter().position(|step| step.id == id) else { return Ok(()) };
+        let Some(step) = self.steps.iter().find(|step| step.id == id) else { return Ok(()) };
+        let io = Arc::clone(&step.io);
         let mut asked: Vec<(usize, Vec<Node>)> = Vec::new();
         let substitutes = self.placement.substitutes(&nodes, &self.able(), &self.assignment);
         for (node, found) in nodes.into_iter().zip(substitutes) {
@@ -89,11 +83,8 @@ impl Remote {
             // A duck computes only so many nodes at a time; the host does the rest.
             let rest = nodes.split_off(nodes.len().min(self.limits.nodes.into()));
             self.chores.extend(rest.into_iter().map(|node| Chore { id, home, node }));
-            let io = Arc::clone(&self.steps[step].io);
             let Duck { spec, seat, .. } = &self.ducks[duck];
-            let command = Command::Favour { id, home, io, seat: *seat, nodes: nodes.clone() };
-            self.send(spec.port, command)?;
-            self.steps[step].favours.push((duck, home, nodes));
+            self.send(spec.port, Command::Favour { id, home, io: Arc::clone(&io), seat: *seat, nodes })?;
         }
         Ok(())
     }

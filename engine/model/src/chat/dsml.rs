@@ -20,13 +20,19 @@ use super::template::DSML;
 use super::{ChatError, Piece, ToolCall};
 
 /// What opens a block of calls.
-pub(super) const CALLS: &str = "<｜DSML｜function_calls>";
-const END_CALLS: &str = "</｜DSML｜function_calls>";
-const INVOKE: &str = "<｜DSML｜invoke name=\"";
-const END_INVOKE: &str = "</｜DSML｜invoke>";
-const PARAMETER: &str = "<｜DSML｜parameter name=\"";
-const STRING: &str = "\" string=\"";
-const END_PARAMETER: &str = "</｜DSML｜parameter>";
+pub const CALLS: &str = "<｜DSML｜function_calls>";
+/// What closes it.
+pub const END_CALLS: &str = "</｜DSML｜function_calls>";
+/// What opens a call, up to the tool's name.
+pub const INVOKE: &str = "<｜DSML｜invoke name=\"";
+/// What closes it.
+pub const END_INVOKE: &str = "</｜DSML｜invoke>";
+/// What opens a parameter, up to its name.
+pub const PARAMETER: &str = "<｜DSML｜parameter name=\"";
+/// What lies between a parameter's name and whether it is a string.
+pub const STRING: &str = "\" string=\"";
+/// What closes a parameter.
+pub const END_PARAMETER: &str = "</｜DSML｜parameter>";
 
 /// Writes a block of calls.
 pub(super) fn write_calls(calls: &[ToolCall]) -> Result<Vec<Piece>, ChatError> {

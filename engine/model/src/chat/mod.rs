@@ -15,7 +15,7 @@
 //! before the conversation goes on.
 
 mod completion;
-mod dsml;
+pub mod dsml;
 mod json;
 pub mod template;
 

@@ -92,9 +92,7 @@ fn pause(idle: &mut u32) {
 }
 
 fn header(buf: &mut [u8], to: Mac, from: Mac) {
-    buf[..6].copy_from_slice(&to.0);
-    buf[6..12].copy_from_slice(&from.0);
-    buf[12..14].copy_from_slice(&wire::ETHERTYPE.to_be_bytes());
+    link::Header { to, from, ethertype: wire::ETHERTYPE }.emit(buf).expect("a link's buffers hold a header");
 }
 
 fn input_len() -> usize {

@@ -3,11 +3,12 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
+use link::ethernet;
 use wire::Micros;
 use wire::frame::Kind;
 use wire::host::{Config, Event, Peer, Why};
 
-use super::{Domain, HEARD, LATE_MOST, LATE_PART, OVERDUE_LEAST, OVERDUE_UNKNOWN, ethernet, parse_announce};
+use super::{Domain, HEARD, LATE_MOST, LATE_PART, OVERDUE_LEAST, OVERDUE_UNKNOWN, parse_announce};
 use crate::remote::active::{Active, SeatMemory};
 use crate::remote::message::Report;
 use crate::remote::seat::Identified;
@@ -37,13 +38,9 @@ impl Domain {
 
     pub(super) fn receive(&mut self, now: Micros) -> bool {
         let Domain { link, seats, index, config, reports, signal, heard, .. } = self;
-        let own = link.mac();
         let mut found = Vec::new();
         let count = link.rx(&mut |bytes| {
-            let Some((from, frame)) = ethernet(bytes) else { return };
-            if from == own {
-                return;
-            }
+            let Some((from, frame)) = ethernet::open(bytes, wire::ETHERTYPE) else { return };
             if frame.get(3) == Some(&(Kind::Announce as u8))
                 && let Some(announce) = parse_announce(frame, config.crc)
             {
@@ -138,11 +135,13 @@ impl Domain {
             Some(_) => OVERDUE_LEAST,
             None => OVERDUE_UNKNOWN,
         };
-        let lanes = |step: &Active| step.owners.len() * step.lanes;
         let late = |step: &&Active| {
-            let work = lanes(step) * usize::from(self.config.limits.chosen);
-            let patience = limit.max(8 * peer.pace().deadline(work as u32));
-            step.open[at] && !step.done && now.saturating_sub(step.started) > patience
+            let open = now.saturating_sub(step.started);
+            // On every turn of the thread: the pace is asked only about steps that may be late.
+            step.open[at] && !step.done && open > limit && {
+                let work = step.owners.len() * step.lanes * usize::from(self.config.limits.chosen);
+                open > 8 * peer.pace().deadline(work as u32)
+            }
         };
         let overdue: Vec<u32> = self.steps.borrow().active.iter().filter(late).map(|step| step.seq).collect();
         if overdue.is_empty() {
