@@ -14,7 +14,7 @@ fn main() {
     let (hub, model) = (Hub::new(), Model::random(LIMITS, 1));
     for cores in [1, 2] {
         let _duck = Duck::start(&hub, Options { cores, ..options() });
-        let mut host = Host::new(&hub, &model, 0..2);
+        let mut host = host(&hub, &model, 0..2);
         host.loaded();
         // The units of expert 0 in slice 0 alone.
         let plan = [LIMITS.shape().unit(0, 0).index(LIMITS.shape())];

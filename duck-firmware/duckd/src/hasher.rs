@@ -10,35 +10,12 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use link::Waker;
+use node::{Digests, Hashed, Loan, MOST_LENT, Purpose, SLICE};
 
-use crate::blocks::Loan;
 use crate::error::DuckError;
 
-/// Bytes that are hashed between two looks at whether a step is under way: some 20 µs.
-const SLICE: usize = 64 << 10;
 /// How long a check waits for a step before it looks again.
 const PAUSE: Duration = Duration::from_micros(200);
-/// Blocks that may wait; a session has [`LOADS`](wire::duck::LOADS) of them, and one is checked again.
-const ROOM: usize = wire::duck::LOADS + 1;
-
-/// Why a block is hashed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Purpose {
-    /// All of it has arrived.
-    Filled {
-        /// The session's.
-        ticket: u32,
-    },
-    /// It is held, and checked again.
-    Scrub,
-}
-
-#[derive(Debug)]
-pub(crate) struct Hashed {
-    pub loan: Loan,
-    pub purpose: Purpose,
-    pub digest: [u8; 32],
-}
 
 #[derive(Debug, Default)]
 struct Queue {
@@ -72,8 +49,8 @@ impl Hasher {
     /// `waker` is used when a digest is ready.
     pub fn new(waker: Waker) -> Result<Hasher, DuckError> {
         let queue = Queue {
-            filled: VecDeque::with_capacity(ROOM),
-            done: VecDeque::with_capacity(ROOM + 1),
+            filled: VecDeque::with_capacity(MOST_LENT),
+            done: VecDeque::with_capacity(MOST_LENT + 1),
             ..Queue::default()
         };
         let shared = Arc::new(Shared {
@@ -87,8 +64,10 @@ impl Hasher {
         let thread = thread::Builder::new().name(name.clone()).spawn(move || serve(&own));
         Ok(Hasher { shared, thread: Some(thread.map_err(|cause| DuckError::Thread { name, cause })?) })
     }
+}
 
-    pub fn submit(&self, loan: Loan, purpose: Purpose) {
+impl Digests for Hasher {
+    fn submit(&mut self, loan: Loan, purpose: Purpose) {
         let mut queue = self.shared.queue();
         match purpose {
             Purpose::Filled { .. } => queue.filled.push_back((loan, purpose)),
@@ -97,13 +76,11 @@ impl Hasher {
         self.shared.work.notify_one();
     }
 
-    /// A digest that is ready.
-    pub fn poll(&self) -> Option<Hashed> {
+    fn poll(&mut self) -> Option<Hashed> {
         self.shared.queue().done.pop_front()
     }
 
-    /// The next digest, whenever it is ready. Something must have been submitted.
-    pub fn wait(&self) -> Hashed {
+    fn wait(&mut self) -> Hashed {
         let mut queue = self.shared.queue();
         loop {
             match queue.done.pop_front() {
@@ -113,8 +90,7 @@ impl Hasher {
         }
     }
 
-    /// Whether a step is under way.
-    pub fn set_computing(&self, on: bool) {
+    fn set_computing(&mut self, on: bool) {
         self.shared.computing.store(on, Ordering::Relaxed);
     }
 }
@@ -160,23 +136,23 @@ fn serve(shared: &Shared) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::blocks::Blocks;
+    use crate::memory::region;
     use crate::options::HugePages;
-    use crate::region::Region;
-    use wire::list::Entry;
+
+    /// A block of zeroes.
+    fn zeroes(block: u32, len: usize) -> Loan {
+        Loan::whole(region(len, HugePages::Off).expect("memory").0, block)
+    }
 
     #[test]
     fn arrivals_are_hashed_during_a_step_and_checks_after_it() {
-        let mut blocks = Blocks::new(Arc::new(Region::new(1 << 20, HugePages::Off).expect("memory")));
-        let entry = |node, length| Entry { layer: 0, node, length, digest: [0; 32] };
-        blocks.arrange(&[entry(0, 200_000), entry(1, 100)]);
-        blocks.write(1, 0, &[5; 100]);
-        let hasher = Hasher::new(Waker::new(|| {})).expect("a thread");
+        let mut hasher = Hasher::new(Waker::new(|| {})).expect("a thread");
         hasher.set_computing(true);
-        hasher.submit(blocks.lend(1).expect("a place"), Purpose::Filled { ticket: 9 });
+        hasher.submit(zeroes(1, 100), Purpose::Filled { ticket: 9 });
         let first = hasher.wait();
-        assert_eq!((first.purpose, first.digest), (Purpose::Filled { ticket: 9 }, *blake3::hash(&[5; 100]).as_bytes()));
-        hasher.submit(blocks.lend(0).expect("a place"), Purpose::Scrub);
+        assert_eq!((first.loan.block(), first.purpose), (1, Purpose::Filled { ticket: 9 }));
+        assert_eq!(first.digest, *blake3::hash(&[0; 100]).as_bytes());
+        hasher.submit(zeroes(0, 200_000), Purpose::Scrub);
         thread::sleep(Duration::from_millis(20));
         assert!(hasher.poll().is_none());
         hasher.set_computing(false);

@@ -1,7 +1,7 @@
 //! The duck as a Linux process: it holds experts' units and multiplies them for a host.
 //!
-//! [`wire::duck::Session`] is the protocol, the `kernels` crate the arithmetic; this crate gives them a link, memory, threads and a clock. A [`Node`]
-//! is a duck: it may run in the program `duckd` or, several of them, in threads of a test.
+//! The duck itself is the crate [`node`], which the firmware runs as well; this crate gives it a link, memory, threads and a clock. A [`Node`] is a
+//! duck: it may run in the program `duckd` or, several of them, in threads of a test.
 //!
 //! What it leaves out: recovery and placement are the host's. It never allocates for a step once it has seen the first few of a plan, and it never
 //! spins on a processor while it has nothing to do.
@@ -21,23 +21,16 @@
 //! ```
 #![deny(unsafe_code)]
 
-mod blocks;
-mod compute;
+mod carrier;
+mod cores;
 mod error;
 mod hasher;
-mod input;
+mod memory;
 mod monitor;
-mod net;
 mod node;
 mod options;
-mod places;
 mod pool;
-mod region;
-mod results;
-mod scrub;
 mod sensors;
-mod store;
-mod tables;
 
 pub use error::DuckError;
 pub use monitor::{Monitor, Stop};

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use link::Waker;
+use node::Figures;
 use wire::message::{COUNTERS, Counter};
 
 /// Ends [`Node::run`](crate::Node::run), from any thread.
@@ -112,11 +113,12 @@ impl Monitor {
     }
 
     pub(crate) fn wanted_damage(&self) -> Option<(u32, usize)> {
-        if self.0.damage.load(Ordering::Relaxed) == NOTHING {
-            return None;
-        }
-        let wanted = self.0.damage.swap(NOTHING, Ordering::Acquire);
+        let wanted = self.0.damage.load(Ordering::Acquire);
         (wanted != NOTHING).then_some(((wanted >> 32) as u32, wanted as u32 as usize))
+    }
+
+    pub(crate) fn damaged(&self) {
+        self.0.damage.store(NOTHING, Ordering::Relaxed);
     }
 
     pub(crate) fn waited(&self) {
@@ -127,17 +129,12 @@ impl Monitor {
         self.0.beats.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn scrubbed_one(&self) {
-        self.0.scrubbed.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(crate) fn publish(&self, counter: impl Fn(Counter) -> u64, resident: u32, blocks: usize) {
-        for (code, to) in self.0.counters.iter().enumerate() {
-            if let Some(which) = Counter::from_code(code as u8) {
-                to.store(counter(which), Ordering::Relaxed);
-            }
+    pub(crate) fn publish(&self, figures: &Figures) {
+        for (to, &value) in self.0.counters.iter().zip(&figures.counters) {
+            to.store(value, Ordering::Relaxed);
         }
-        self.0.resident.store(resident.into(), Ordering::Relaxed);
-        self.0.blocks.store(blocks as u64, Ordering::Relaxed);
+        self.0.resident.store(figures.resident.into(), Ordering::Relaxed);
+        self.0.blocks.store(figures.blocks.into(), Ordering::Relaxed);
+        self.0.scrubbed.store(figures.scrubbed, Ordering::Relaxed);
     }
 }

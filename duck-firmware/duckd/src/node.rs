@@ -1,44 +1,30 @@
-//! The duck: one loop that serves the link, hands blocks out to be hashed, and computes.
+//! The duck on Linux: what [`node::Duck`] needs, and the loop around it.
 
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 use std::time::Instant;
 
 use fp9::Isa;
-use link::Link;
+use link::{Link, Waker};
+use node::{Duck, Figures, Gauges, Parts, Region};
 use rustix::rand::{GetRandomFlags, getrandom};
-use wire::Micros;
 use wire::crc;
-use wire::duck::{Config, Event, Session};
-use wire::frame::{MAX_FRAME, MIN_MTU};
-use wire::frozen::{Announce, FEATURE_AVX_VNNI, FEATURE_AVX2, FEATURE_HUGE_PAGES, FEATURE_LOCKED, NONCE};
-use wire::list::Entry;
-use wire::message::Counter;
+use wire::duck::STEPS;
+use wire::frame::MIN_MTU;
+use wire::frozen::{FEATURE_AVX_VNNI, FEATURE_AVX2, FEATURE_HUGE_PAGES, FEATURE_LOCKED};
 
-use crate::blocks::Blocks;
-use crate::compute::Compute;
+use crate::carrier::{Linked, micros};
+use crate::cores::Threads;
 use crate::error::DuckError;
-use crate::hasher::{Hashed, Hasher, Purpose};
+use crate::hasher::Hasher;
+use crate::memory;
 use crate::monitor::{Monitor, Stop};
-use crate::net::{Net, micros};
-use crate::options::Options;
+use crate::options::{HugePages, Options};
 use crate::pool::{Patience, Pool, pin_to, processor};
-use crate::region::Region;
-use crate::results::Results;
-use crate::scrub::Rota;
 use crate::sensors::Sensors;
-use crate::store::Store;
 
 /// What announcements call this program.
 const PROGRAM: u8 = 1;
-/// Longest sleep: figures and signs of life are at most this old.
-const LONGEST_WAIT: Micros = 1_000_000;
-/// How long after a frame that began no step the network thread looks for another before it sleeps.
-const LINGER_FRAMES: Micros = 50;
-/// How often sensors are read at most.
-const SENSE_EVERY: Micros = 1_000_000;
-/// Most bytes of memory that alignment of blocks may cost.
-const MOST_SLACK: u64 = 64 * wire::list::MAX_BLOCKS as u64;
 
 /// Why a duck ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,19 +40,10 @@ pub enum Exit {
 
 /// A duck.
 pub struct Node {
-    net: Net,
-    compute: Compute,
-    hasher: Hasher,
-    rota: Rota,
-    sensors: Sensors,
+    duck: Box<Duck<Linked, Threads, Hasher, Sensed>>,
     monitor: Monitor,
-    patience: Patience,
+    waker: Waker,
     processor: Option<usize>,
-    /// When a step was begun last.
-    worked: Micros,
-    /// When anything came or was to be done last.
-    active: Micros,
-    sensed: Option<Micros>,
 }
 
 impl Node {
@@ -81,63 +58,46 @@ impl Node {
             return Err(DuckError::Mtu { link: link.describe(), expected: MIN_MTU, found: mtu });
         }
         let len = usize::try_from(options.memory).unwrap_or(usize::MAX);
-        let region = Arc::new(Region::new(len, options.huge_pages)?);
-        let locked = options.lock && lock(&region);
-        // Blocks start at multiples of 64 bytes; no unit is so short that this costs more than 1/64.
-        let memory = region.len() as u64 - MOST_SLACK.min(region.len() as u64 / 64);
-        let results = Results::new(options.result / 4 * 4)?;
-        let mut boot = [0; 8];
-        random(&mut boot)?;
-        let announce = Announce {
-            protocol: 0,
+        let (blocks, huge) = memory::region(len, options.huge_pages)?;
+        let locked = options.lock && lock(&blocks);
+        let (results, _) = memory::region(options.result.saturating_mul(STEPS), HugePages::Off)?;
+        let (shared, _) = memory::region(options.scratch, HugePages::Off)?;
+        let patience = Patience::new(options.cores);
+        let parts = Parts {
             program: PROGRAM,
-            cores: options.cores as u16,
-            features: features(&region, locked),
-            memory,
+            features: features(huge, locked),
             id: options.id,
-            mac: link.mac().0,
             link: u16::try_from(link.speed()).unwrap_or(u16::MAX),
             firmware: firmware(),
-            nonce: [0; NONCE],
-            epoch: 0,
-            resident: 0,
-            root: [0; 32],
-            lease: 0,
-            uptime: 0,
-            boot: u64::from_le_bytes(boot),
-        };
-        let seed = match options.seed {
-            Some(seed) => seed,
-            None => {
-                let mut seed = [0; 32];
-                random(&mut seed)?;
-                seed
-            }
-        };
-        let config = Config {
-            announce,
+            boot: u64::from_le_bytes(random()?),
             kernels: wire::built_in_kernels(),
             key: options.key,
-            seed,
-            max_frame: mtu.min(MAX_FRAME),
+            seed: options.seed.map_or_else(random, Ok)?,
+            max_frame: mtu,
             crc: crc::native,
+            blocks,
+            results,
+            shared,
+            input: options.input,
+            core0_share: options.core0_share,
+            scrub: options.scrub.map(micros),
+            linger: micros(patience.linger()),
         };
-        let store = Store::new(Blocks::new(region), results.clone(), memory, options.input);
-        let patience = Patience::new(options.cores);
-        let pool = Pool::new(options.cores - 1, options.pin.as_deref(), patience)?;
-        let monitor = Monitor::new(link.waker());
-        Ok(Node {
-            hasher: Hasher::new(link.waker())?,
-            net: Net::new(link, Session::new(0, config, store), Instant::now(), monitor.clone()),
-            monitor,
-            compute: Compute::new(&options, pool, patience, results),
-            rota: Rota::new(options.scrub),
-            sensors: Sensors::new(Path::new("/sys")),
+        let threads = Threads {
+            count: options.cores,
+            pool: Pool::new(options.cores - 1, options.pin.as_deref(), patience)?,
             patience,
+            isa: Isa::detect(),
+        };
+        let (waker, monitor) = (link.waker(), Monitor::new(link.waker()));
+        let hasher = Hasher::new(link.waker())?;
+        let sensed = Sensed { sensors: Sensors::new(Path::new("/sys")), monitor: monitor.clone() };
+        let linked = Linked { link, monitor: monitor.clone(), patience, origin: Instant::now() };
+        Ok(Node {
+            duck: Box::new(Duck::new(parts, linked, threads, hasher, sensed)),
+            monitor,
+            waker,
             processor: processor(options.pin.as_deref(), 0),
-            worked: 0,
-            active: 0,
-            sensed: None,
         })
     }
 
@@ -148,177 +108,50 @@ impl Node {
 
     /// Bytes of blocks that it announces to hold.
     pub fn memory(&self) -> u64 {
-        wire::duck::Memory::sizes(self.net.session.memory()).blocks
+        self.duck.memory()
     }
 
     /// Serves its link until it is told to stop or to start afresh.
     pub fn run(&mut self, stop: &Stop) -> Exit {
-        stop.attach(self.net.link.waker());
+        stop.attach(self.waker.clone());
         pin_to(self.processor);
-        let mut looks = 0;
         while !stop.is_triggered() {
-            let (mut busy, now) = self.net.poll();
-            busy |= self.take_digests();
-            while let Some(event) = self.net.session.poll_event() {
-                busy = true;
-                if let Event::Reset { action } = event {
-                    tracing::info!("told to start afresh");
-                    return Exit::Reset { action };
-                }
-                self.handle(event);
+            if let Some((block, offset)) = self.monitor.wanted_damage()
+                && self.duck.flip_byte(block, offset)
+            {
+                self.monitor.damaged();
             }
-            if busy {
-                (self.active, looks) = (self.net.now(), 0);
-                // What events led to goes out at once.
-                let now = self.net.now();
-                self.net.send(now);
-                continue;
-            }
-            if self.may_sleep(now) {
-                self.rest(now);
-            } else {
-                self.patience.pause(looks);
-                looks += 1;
+            if let Some(node::Exit::Reset { action }) = self.duck.turn() {
+                return Exit::Reset { action };
             }
         }
         Exit::Stopped
     }
+}
 
-    /// Whether nothing is likely to come soon.
-    fn may_sleep(&self, now: Micros) -> bool {
-        let worked = now.saturating_sub(self.worked) < micros(self.patience.linger()) && self.worked > 0;
-        !worked && now.saturating_sub(self.active) >= LINGER_FRAMES
+/// Sensors, and whoever looks at the figures.
+struct Sensed {
+    sensors: Sensors,
+    monitor: Monitor,
+}
+
+impl Gauges for Sensed {
+    fn temperature(&mut self) -> u64 {
+        self.sensors.temperature()
     }
 
-    /// Nothing is to be done: does what has time, then sleeps.
-    fn rest(&mut self, now: Micros) {
-        if !self.blocks().any_lent()
-            && let Some((block, offset)) = self.monitor.wanted_damage()
-        {
-            self.blocks_mut().flip(block, offset);
-        }
-        let held = self.net.session.resident();
-        if let Some(first) = self.rota.start(now, held, self.active)
-            && let Some(block) = self.blocks().next_whole(first)
-            && let Some(loan) = self.blocks_mut().lend(block)
-        {
-            self.rota.started(now, block, held);
-            self.hasher.submit(loan, Purpose::Scrub);
-        }
-        self.publish(now);
-        let scrub = self.rota.wake(now, held, self.active);
-        self.monitor.waited();
-        self.net.wait(now, scrub, LONGEST_WAIT);
+    fn throttled(&mut self) -> u64 {
+        self.sensors.throttled()
     }
 
-    fn publish(&mut self, now: Micros) {
-        if self.sensed.is_none_or(|at| now >= at + SENSE_EVERY) {
-            self.sensed = Some(now);
-            self.net.session.set_counter(Counter::Temperature, self.sensors.temperature());
-            self.net.session.set_counter(Counter::Throttled, self.sensors.throttled());
-        }
-        let session = &self.net.session;
-        let blocks = session.list().map_or(0, |l| l.len());
-        self.monitor.publish(|c| session.counter(c), session.resident(), blocks);
-    }
-
-    fn handle(&mut self, event: Event) {
-        match event {
-            Event::Opened { same_list } => {
-                if let Some(limits) = self.net.session.limits() {
-                    self.compute.open(&limits);
-                }
-                tracing::info!(
-                    "opened by a host{}",
-                    if same_list { ", with the list of blocks from before" } else { "" }
-                );
-            }
-            Event::Listed => self.arrange(),
-            Event::Filled { ticket, block } => match self.blocks_mut().lend(block) {
-                Some(loan) => self.hasher.submit(loan, Purpose::Filled { ticket }),
-                // Nothing has that digest, so the block starts again.
-                None => _ = self.net.session.block_hashed(ticket, block, &[0; 32]),
-            },
-            Event::Step { slot, .. } => {
-                self.hasher.set_computing(true);
-                let verdict = self.compute.step(&mut self.net, slot);
-                self.hasher.set_computing(false);
-                self.net.session.step_done(slot, verdict);
-                self.net.session.set_counter(Counter::Units, self.compute.units);
-                self.worked = self.net.now();
-            }
-            Event::LeaseExpired => tracing::info!("the host's lease has expired"),
-            Event::Reset { .. } => {}
-        }
-    }
-
-    /// Another list: keeps what it has of the blocks that are in memory.
-    fn arrange(&mut self) {
-        while self.blocks().any_lent() {
-            let hashed = self.hasher.wait();
-            self.settle(hashed);
-        }
-        self.compute.forget_tables();
-        self.rota.restart();
-        let list = self.net.session.list();
-        let entries: Vec<Entry> = list.map_or(Vec::new(), |l| (0..l.len()).filter_map(|i| l.get(i)).collect());
-        let kept = self.blocks_mut().arrange(&entries);
-        kept.iter().for_each(|&block| self.net.session.keep_block(block));
-        self.net.session.list_ready();
-        tracing::info!("list of {} blocks, of which {} are in memory", entries.len(), kept.len());
-        let homeless = self.blocks().homeless();
-        if homeless > 0 {
-            tracing::warn!("{homeless} blocks do not fit the memory once they are aligned");
-            self.net.session.log(0, "some blocks do not fit once aligned: their lengths should be multiples of 64");
-        }
-    }
-
-    /// Whether any digest was ready.
-    fn take_digests(&mut self) -> bool {
-        let mut any = false;
-        while let Some(hashed) = self.hasher.poll() {
-            // A check of a held block is no reason to stay awake.
-            any |= hashed.purpose != Purpose::Scrub;
-            self.settle(hashed);
-        }
-        any
-    }
-
-    fn settle(&mut self, hashed: Hashed) {
-        let Hashed { loan, purpose, digest } = hashed;
-        let block = loan.block();
-        self.blocks_mut().take_back(loan);
-        match purpose {
-            Purpose::Filled { ticket } => {
-                if self.net.session.block_hashed(ticket, block, &digest) {
-                    self.blocks_mut().set_whole(block);
-                }
-            }
-            Purpose::Scrub => {
-                self.rota.ended();
-                self.monitor.scrubbed_one();
-                if self.blocks().digest(block).is_some_and(|right| *right != digest) {
-                    tracing::error!("block {block} has changed in memory: it will be loaded again");
-                    self.blocks_mut().damaged(block);
-                    self.net.session.block_damaged(block);
-                    self.net.session.log(0, "a block has changed in memory: check this duck's memory");
-                }
-            }
-        }
-    }
-
-    fn blocks(&self) -> &Blocks {
-        &self.net.session.memory().blocks
-    }
-
-    fn blocks_mut(&mut self) -> &mut Blocks {
-        &mut self.net.session.memory_mut().blocks
+    fn publish(&mut self, figures: &Figures) {
+        self.monitor.publish(figures);
     }
 }
 
 /// Locks blocks into memory, or says why not.
 fn lock(region: &Region) -> bool {
-    let locked = region.lock();
+    let locked = memory::lock(region);
     if let Err(error) = &locked {
         tracing::warn!(
             "blocks are not locked into memory: {error}; raise the limit (ulimit -l, LimitMEMLOCK) or do without"
@@ -327,12 +160,15 @@ fn lock(region: &Region) -> bool {
     locked.is_ok()
 }
 
-fn random(bytes: &mut [u8]) -> Result<(), DuckError> {
-    // Up to 256 bytes come whole.
-    getrandom(bytes, GetRandomFlags::empty()).map(|_| ()).map_err(|error| DuckError::Random(error.into()))
+/// Up to 256 bytes, which come whole.
+fn random<const N: usize>() -> Result<[u8; N], DuckError> {
+    const { assert!(N <= 256) };
+    let mut bytes = [0; N];
+    getrandom(&mut bytes, GetRandomFlags::empty()).map_err(|error| DuckError::Random(error.into()))?;
+    Ok(bytes)
 }
 
-fn features(region: &Region, locked: bool) -> u32 {
+fn features(huge: bool, locked: bool) -> u32 {
     let mut features = 0;
     if Isa::detect() != Isa::Scalar {
         features |= FEATURE_AVX2;
@@ -341,7 +177,7 @@ fn features(region: &Region, locked: bool) -> u32 {
     if std::is_x86_feature_detected!("avxvnni") {
         features |= FEATURE_AVX_VNNI;
     }
-    if region.huge().is_some() {
+    if huge {
         features |= FEATURE_HUGE_PAGES;
     }
     if locked {

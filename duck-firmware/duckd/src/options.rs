@@ -43,7 +43,8 @@ pub struct Options {
     pub input: usize,
     /// Bytes of a step's results: 4 × nodes × lanes × hidden.
     pub result: usize,
-    /// Most bytes of the kernels' scratch memory. A step that needs more ends as `MemoryLimit`.
+    /// Bytes for all else that the kernels touch: a step's decoded input, its layer's table of units, their scratch. A step that needs more ends
+    /// as `MemoryLimit`. Memory that no step uses is not taken.
     pub scratch: usize,
     /// Whether blocks are locked into memory, if the system allows it.
     pub lock: bool,

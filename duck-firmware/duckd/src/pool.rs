@@ -18,7 +18,7 @@ use crate::error::DuckError;
 /// Looks with a pause between them before a waiting thread gives the processor away.
 const SPINS: u32 = 64;
 /// How long after the last step a thread gives the processor away between looks before it sleeps: the time between two layers of one token.
-pub(crate) const LINGER: Duration = Duration::from_millis(2);
+const LINGER: Duration = Duration::from_millis(2);
 /// The same where there are more threads than processors.
 const LINGER_CROWDED: Duration = Duration::from_micros(200);
 
@@ -58,7 +58,8 @@ struct Shared {
     round: AtomicU32,
     /// Threads that have not left the present one.
     inside: AtomicU32,
-    panicked: AtomicBool,
+    /// Number of a thread that panicked in it, else 0.
+    panicked: AtomicU32,
     stop: AtomicBool,
     patience: Patience,
 }
@@ -86,9 +87,9 @@ impl Others<'_> {
         self.shared.inside.load(Ordering::Acquire) == 0
     }
 
-    /// Whether one of them panicked in it.
-    pub fn panicked(&self) -> bool {
-        self.shared.panicked.load(Ordering::Relaxed)
+    /// The number of one that panicked in it.
+    pub fn panicked(&self) -> Option<u32> {
+        Some(self.shared.panicked.load(Ordering::Relaxed)).filter(|&number| number > 0)
     }
 }
 
@@ -112,7 +113,7 @@ impl Pool {
             work: UnsafeCell::new(None),
             round: AtomicU32::new(0),
             inside: AtomicU32::new(0),
-            panicked: AtomicBool::new(false),
+            panicked: AtomicU32::new(0),
             stop: AtomicBool::new(false),
             patience,
         });
@@ -138,7 +139,7 @@ impl Pool {
         let work: &'static Work = unsafe { std::mem::transmute::<&(dyn Fn(usize) + Sync), &'static Work>(work) };
         // SAFETY: no thread is inside: `&mut self`, and every run ends by `Leave`.
         unsafe { *shared.work.get() = Some(work) };
-        shared.panicked.store(false, Ordering::Relaxed);
+        shared.panicked.store(0, Ordering::Relaxed);
         shared.inside.store(self.names.len() as u32, Ordering::Relaxed);
         shared.round.fetch_add(1, Ordering::Release);
         let leave = Leave(Others { shared });
@@ -179,7 +180,7 @@ fn serve(shared: &Shared, number: usize) {
         if let Some(work) = unsafe { *shared.work.get() }
             && catch_unwind(AssertUnwindSafe(|| work(number))).is_err()
         {
-            shared.panicked.store(true, Ordering::Relaxed);
+            shared.panicked.store(number as u32, Ordering::Relaxed);
         }
         shared.inside.fetch_sub(1, Ordering::Release);
     }
@@ -237,12 +238,15 @@ mod tests {
             }
             others.panicked()
         });
-        assert!(panicked);
-        assert!(!pool.run(&|_| {}, |others| {
-            while !others.done() {
-                thread::yield_now();
-            }
-            others.panicked()
-        }));
+        assert_eq!(panicked, Some(2));
+        assert_eq!(
+            pool.run(&|_| {}, |others| {
+                while !others.done() {
+                    thread::yield_now();
+                }
+                others.panicked()
+            }),
+            None
+        );
     }
 }

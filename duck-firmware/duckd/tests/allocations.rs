@@ -59,7 +59,7 @@ fn no_step_allocates_after_the_first_ones_of_a_plan() {
     EXEMPT.set(true);
     let (hub, model) = (Hub::new(), Model::random(LIMITS, 31));
     let _duck = Duck::start(&hub, Options { cores: 2, ..options() });
-    let mut host = Host::new(&hub, &model, 0..2);
+    let mut host = host(&hub, &model, 0..2);
     host.loaded();
     let plan = slice_nodes(&LIMITS, 0..2);
     host.assign(1, &plan);

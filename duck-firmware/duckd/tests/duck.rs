@@ -18,7 +18,7 @@ fn steps_have_the_kernels_bits_on_any_number_of_cores_and_lanes() {
         let limits = Limits { format, ..LIMITS };
         let (hub, model) = (Hub::new(), Model::random(limits, 5));
         let _duck = Duck::start(&hub, Options { cores, core0_share: 200, ..options() });
-        let mut host = Host::new(&hub, &model, 0..2);
+        let mut host = host(&hub, &model, 0..2);
         host.loaded();
         let plan = [limits.shape().root().index(limits.shape())];
         host.assign(1, &plan);
@@ -37,7 +37,7 @@ fn inputs_travel_in_every_mode() {
         let limits = Limits { mode, ..LIMITS };
         let (hub, model) = (Hub::new(), Model::random(limits, 6));
         let _duck = Duck::start(&hub, options());
-        let mut host = Host::new(&hub, &model, 0..2);
+        let mut host = host(&hub, &model, 0..2);
         host.loaded();
         let plan = slice_nodes(&limits, 0..2);
         host.assign(1, &plan);
@@ -51,7 +51,7 @@ fn inputs_travel_in_every_mode() {
 fn four_steps_are_outstanding_and_some_name_their_nodes() {
     let (hub, model) = (Hub::new(), Model::random(LIMITS, 7));
     let _duck = Duck::start(&hub, Options { cores: 2, ..options() });
-    let mut host = Host::new(&hub, &model, 0..2);
+    let mut host = host(&hub, &model, 0..2);
     host.loaded();
     let plan = slice_nodes(&LIMITS, 0..2);
     host.assign(3, &plan);
@@ -73,10 +73,10 @@ fn four_steps_are_outstanding_and_some_name_their_nodes() {
 fn a_host_that_opens_again_with_the_same_list_loads_nothing() {
     let (hub, model) = (Hub::new(), Model::random(LIMITS, 8));
     let duck = Duck::start(&hub, options());
-    let mut host = Host::new(&hub, &model, 0..2);
+    let mut host = host(&hub, &model, 0..2);
     host.loaded();
     drop(host);
-    let mut host = Host::with(&hub, &model, 0..2, |c| c.epoch = 78);
+    let mut host = host_with(&hub, &model, 0..2, |c| c.epoch = 78);
     host.loaded();
     assert!(host.peer.stats().load_bytes == 0 && host.peer.stats().opens > 0);
     let plan = slice_nodes(&LIMITS, 0..2);
@@ -92,11 +92,11 @@ fn a_host_that_opens_again_with_the_same_list_loads_nothing() {
 fn another_list_keeps_the_blocks_that_both_have() {
     let (hub, model) = (Hub::new(), Model::random(LIMITS, 9));
     let _duck = Duck::start(&hub, options());
-    let mut host = Host::new(&hub, &model, 1..2);
+    let mut host = host(&hub, &model, 1..2);
     host.loaded();
     let one_slice = host.peer.stats().load_bytes;
     drop(host);
-    let mut host = Host::with(&hub, &model, 0..2, |c| c.epoch = 78);
+    let mut host = host_with(&hub, &model, 0..2, |c| c.epoch = 78);
     host.until("it has joined", |h| h.peer.is_up());
     let joined = |e: &Event| matches!(e, Event::Joined { resident: 16, blocks: 32 });
     assert!(host.events.iter().any(joined), "{:?}", host.events);
@@ -116,7 +116,7 @@ fn another_list_keeps_the_blocks_that_both_have() {
 fn a_wrong_key_opens_and_resets_nothing() {
     let (hub, model) = (Hub::new(), Model::random(LIMITS, 10));
     let duck = Duck::start(&hub, options());
-    let mut host = Host::with(&hub, &model, 0..1, |c| c.key = Key::from_seed([1; 32]));
+    let mut host = host_with(&hub, &model, 0..1, |c| c.key = Key::from_seed([1; 32]));
     host.until("it is refused", |h| h.events.contains(&Event::Refused(Refusal::BadSignature)));
     let now = host.now();
     host.peer.reset(now, 0);
@@ -129,7 +129,7 @@ fn a_wrong_key_opens_and_resets_nothing() {
 fn the_owners_reset_ends_the_duck() {
     let (hub, model) = (Hub::new(), Model::random(LIMITS, 11));
     let mut duck = Duck::start(&hub, options());
-    let mut host = Host::new(&hub, &model, 0..1);
+    let mut host = host(&hub, &model, 0..1);
     host.until("it is up", |h| h.peer.is_up());
     let now = host.now();
     host.peer.reset(now, 0);
@@ -142,7 +142,7 @@ fn the_owners_reset_ends_the_duck() {
 fn a_step_beyond_its_time_limit_says_so_and_the_next_one_is_right() {
     let (hub, model) = (Hub::new(), Model::random(LIMITS, 12));
     let _duck = Duck::start(&hub, Options { cores: 2, ..options() });
-    let mut host = Host::new(&hub, &model, 0..2);
+    let mut host = host(&hub, &model, 0..2);
     host.loaded();
     let plan = slice_nodes(&LIMITS, 0..2);
     host.assign(1, &plan);
@@ -158,7 +158,7 @@ fn a_step_beyond_its_time_limit_says_so_and_the_next_one_is_right() {
 fn a_step_that_the_kernels_refuse_is_unsupported() {
     let (hub, model) = (Hub::new(), Model::random(LIMITS, 13));
     let _duck = Duck::start(&hub, Options { cores: 2, ..options() });
-    let mut host = Host::new(&hub, &model, 0..2);
+    let mut host = host(&hub, &model, 0..2);
     host.loaded();
     let plan = slice_nodes(&LIMITS, 0..2);
     host.assign(1, &plan);
@@ -176,7 +176,7 @@ fn a_step_that_the_kernels_refuse_is_unsupported() {
 fn too_little_scratch_is_a_verdict() {
     let (hub, model) = (Hub::new(), Model::random(LIMITS, 13));
     let _duck = Duck::start(&hub, Options { scratch: 1_000, ..options() });
-    let mut host = Host::new(&hub, &model, 0..1);
+    let mut host = host(&hub, &model, 0..1);
     host.loaded();
     let plan = slice_nodes(&LIMITS, 0..1);
     host.assign(1, &plan);
@@ -190,7 +190,7 @@ fn scrubbing_finds_a_flipped_byte_and_the_block_is_loaded_again() {
     let (hub, model) = (Hub::new(), Model::random(LIMITS, 14));
     let scrub = Some(Duration::from_millis(200));
     let duck = Duck::start(&hub, Options { scrub, ..options() });
-    let mut host = Host::new(&hub, &model, 0..2);
+    let mut host = host(&hub, &model, 0..2);
     host.loaded();
     host.until("a round of checks", |_| duck.monitor.scrubbed() > 40);
     assert_eq!(duck.monitor.counter(Counter::BlocksLost), 0);
@@ -222,7 +222,7 @@ fn a_new_session_during_a_step_stops_it_and_is_served() {
     let (hub, limits) = (Hub::new(), large());
     let model = Model::random(limits, 15);
     let duck = Duck::start(&hub, large_options());
-    let mut host = Host::new(&hub, &model, 0..1);
+    let mut host = host(&hub, &model, 0..1);
     host.loaded();
     let plan = slice_nodes(&limits, 0..1);
     host.assign(1, &plan);
@@ -235,7 +235,7 @@ fn a_new_session_during_a_step_stops_it_and_is_served() {
         host.wait(Duration::from_millis(u64::from(round)));
         let slices = if round % 2 == 0 { 0..1 } else { 0..2 };
         drop(host);
-        host = Host::with(&hub, &model, slices, |c| c.epoch = 100 + round);
+        host = host_with(&hub, &model, slices, |c| c.epoch = 100 + round);
         host.loaded();
         host.assign(1, &plan);
         let data = StepData::random(&limits, 48, &plan, &[], 9);
@@ -251,7 +251,7 @@ fn results_leave_while_the_step_still_runs() {
     let (hub, limits) = (Hub::new(), large());
     let model = Model::random(limits, 16);
     let _duck = Duck::start(&hub, Options { cores: 1, ..large_options() });
-    let mut host = Host::new(&hub, &model, 0..1);
+    let mut host = host(&hub, &model, 0..1);
     host.loaded();
     let plan = slice_nodes(&limits, 0..1);
     host.assign(1, &plan);
@@ -276,7 +276,7 @@ fn stopping_takes_less_than_a_tenth_of_a_second() {
     for with_host in [false, true] {
         let mut duck = Duck::start(&hub, Options { cores: 3, ..options() });
         if with_host {
-            Host::new(&hub, &model, 0..2).loaded();
+            host(&hub, &model, 0..2).loaded();
         }
         std::thread::sleep(Duration::from_millis(50));
         let start = Instant::now();
@@ -290,7 +290,7 @@ fn stopping_takes_less_than_a_tenth_of_a_second() {
 fn an_idle_duck_wakes_a_few_times_a_second() {
     let (hub, model) = (Hub::new(), Model::random(LIMITS, 18));
     let duck = Duck::start(&hub, Options { cores: 2, ..options() });
-    let mut host = Host::new(&hub, &model, 0..2);
+    let mut host = host(&hub, &model, 0..2);
     host.loaded();
     host.wait(Duration::from_millis(100));
     let (waits, beats) = (duck.monitor.waits(), duck.monitor.beats());
@@ -309,7 +309,7 @@ fn an_idle_duck_wakes_a_few_times_a_second() {
 fn a_duck_that_restarts_is_found_and_loaded_anew() {
     let (hub, model) = (Hub::new(), Model::random(LIMITS, 19));
     let duck = Duck::start(&hub, options());
-    let mut host = Host::new(&hub, &model, 0..1);
+    let mut host = host(&hub, &model, 0..1);
     host.loaded();
     drop(duck);
     let _duck = Duck::start(&hub, Options { seed: Some([10; 32]), ..options() });
@@ -323,7 +323,7 @@ fn a_list_beyond_the_memory_is_refused() {
     let (hub, limits) = (Hub::new(), large());
     let model = Model::random(limits, 20);
     let _duck = Duck::start(&hub, Options { memory: 4 << 20, ..large_options() });
-    let mut host = Host::new(&hub, &model, 0..2);
+    let mut host = host(&hub, &model, 0..2);
     host.until("the list is refused", |h| h.events.contains(&Event::Refused(Refusal::List)));
     assert!(!host.peer.is_up());
 }
@@ -332,6 +332,6 @@ fn a_list_beyond_the_memory_is_refused() {
 fn an_open_beyond_its_buffers_is_refused() {
     let (hub, model) = (Hub::new(), Model::random(LIMITS, 21));
     let _duck = Duck::start(&hub, Options { result: 1_000, ..options() });
-    let mut host = Host::new(&hub, &model, 0..1);
+    let mut host = host(&hub, &model, 0..1);
     host.until("the session is refused", |h| h.events.contains(&Event::Refused(Refusal::Limits)));
 }

@@ -381,6 +381,32 @@ pub enum Refusal {
     Aborted = 16,
 }
 
+impl Refusal {
+    const ALL: [Refusal; 16] = [
+        Refusal::Version,
+        Refusal::Session,
+        Refusal::Core,
+        Refusal::Layer,
+        Refusal::Lanes,
+        Refusal::Chosen,
+        Refusal::Mode,
+        Refusal::Length,
+        Refusal::ExpertId,
+        Refusal::ExpertOrder,
+        Refusal::Node,
+        Refusal::TooMuch,
+        Refusal::NotResident,
+        Refusal::Unit,
+        Refusal::NotReady,
+        Refusal::Aborted,
+    ];
+
+    /// The refusal of that number.
+    pub fn of(number: u32) -> Option<Refusal> {
+        Refusal::ALL.into_iter().find(|&r| r as u32 == number)
+    }
+}
+
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

@@ -10,6 +10,7 @@ pub mod abi;
 #[cfg(all(feature = "bench-support", unix, target_arch = "x86_64"))]
 pub mod bench;
 mod plan;
+pub mod program;
 pub mod reference;
 mod scratch;
 mod session;

@@ -136,10 +136,23 @@ pub struct Running<'s> {
     buffers: PhantomData<&'s [f32]>,
 }
 
-impl Running<'_> {
+impl<'s> Running<'s> {
+    /// A step in a block that its owner filled in, for owners whose blocks, requests and buffers lie in memory of their own choosing.
+    ///
+    /// # Safety
+    /// As [`run`](crate::run), as long as 's: whoever has the value may run each of the session's cores once.
+    pub unsafe fn from_block(block: &'s StepBlock) -> Running<'s> {
+        Running { block, buffers: PhantomData }
+    }
+
+    /// What the cores share: for owners whose cores run elsewhere.
+    pub fn block(&self) -> &'s StepBlock {
+        self.block
+    }
+
     /// Runs a core's whole step. Every core of the session must run at the same time: they wait for one another.
     pub fn run<H: Hooks>(&self, core: Core, hooks: &mut H) -> Result<(), Refusal> {
-        // SAFETY: `Holder::begin` made the block from borrows that outlive `self`.
+        // SAFETY: `Holder::begin` made the block from borrows that outlive `self`, or the owner has promised as much.
         unsafe { step::run(self.block, core, hooks) }
     }
 

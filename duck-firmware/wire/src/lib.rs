@@ -17,6 +17,7 @@ mod bits;
 pub mod body;
 pub mod crc;
 pub mod duck;
+pub mod ethernet;
 mod field;
 pub mod frame;
 pub mod frozen;

@@ -40,9 +40,9 @@ const LONGEST_HISTORY: u64 = 16 << 20;
 /// # Errors
 /// A model that cannot be loaded, a terminal or pipe that fails; from a pipe, also if a message could not be answered.
 pub fn run(args: &ChatArgs, settings: &Settings, environment: &Environment) -> Result<(), Error> {
-    let partner = match &args.url {
+    let partner = match Remote::open(&args.server)? {
         None => Partner::Here(Box::new(Here::open(settings)?)),
-        Some(url) => Partner::There(Box::new(Remote::open(url, args.api_key.as_deref(), args.ca.as_deref())?)),
+        Some(remote) => Partner::There(Box::new(remote)),
     };
     let thinking = settings.think;
     let mut conversation = Conversation { partner, settings, thinking, messages: Vec::new(), last: None };

@@ -63,6 +63,8 @@ pub enum Command {
     Key(KeyArgs),
     /// Signs a program that ducks may run: writes FILE.sig beside it.
     Sign(SignArgs),
+    /// Writes what bare machines boot to become ducks: over the network, from a disc or from a stick.
+    Netboot(NetbootArgs),
 }
 
 /// `duckpond generate`.
@@ -79,15 +81,18 @@ pub struct GenerateArgs {
     pub file: Option<PathBuf>,
 
     /// Takes the prompt as it is instead of as a user's message; markers such as `<think>` written out in it are markers.
-    #[arg(long, conflicts_with_all = ["system", "think", "no_think"])]
+    #[arg(long, conflicts_with_all = ["system", "think", "no_think", "url"])]
     pub raw: bool,
 
     /// Writes one CSV row per token: index, ms, token, text, draft, accepted.
     ///
     /// The file appears when the answer has ended, also one that was stopped; an answer without a token leaves none.
-    #[arg(long, value_name = "FILE.csv")]
+    #[arg(long, value_name = "FILE.csv", conflicts_with = "url")]
     pub trace: Option<PathBuf>,
 
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub server: ServerFlags,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub conversation: ConversationFlags,
@@ -105,18 +110,9 @@ pub struct GenerateArgs {
 /// `duckpond chat`.
 #[derive(Debug, Args)]
 pub struct ChatArgs {
-    /// Talks to a server instead, such as http://localhost:8080; flags about model and machine then mean nothing.
-    #[arg(long, value_name = "URL", conflicts_with_all = ["model", "pond", "ducks", "threads", "numerics", "max_len", "chunk", "mtp", "no_mtp"])]
-    pub url: Option<String>,
-
-    /// A file whose first line is the API key for that server.
-    #[arg(long, value_name = "FILE", requires = "url")]
-    pub api_key: Option<PathBuf>,
-
-    /// A PEM file of the certificate authorities to trust for https, instead of the system's.
-    #[arg(long, value_name = "FILE", requires = "url")]
-    pub ca: Option<PathBuf>,
-
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub server: ServerFlags,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub conversation: ConversationFlags,
@@ -268,6 +264,35 @@ pub struct VerifyArgs {
 pub enum BenchCommand {
     /// Measures the products themselves: from memory beside plain reading, and from the cache beside other ways of computing them.
     Kernels(KernelsArgs),
+    /// Measures what HTTP adds to a token: the engine's own loop beside the same request to a server around it, in turns.
+    Serve(ServingArgs),
+}
+
+/// `duckpond bench serve`.
+#[derive(Debug, Args)]
+pub struct ServingArgs {
+    /// The prompt.
+    #[arg(value_name = "PROMPT", default_value = "9973是质数吗")]
+    pub prompt: String,
+
+    /// Tokens of each answer at most.
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(2..))]
+    pub tokens: u32,
+
+    /// How often each of the two is measured.
+    #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..))]
+    pub rounds: u32,
+
+    /// Writes the result as JSON.
+    #[arg(long)]
+    pub json: bool,
+
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub machine: MachineFlags,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub program: ProgramFlags,
 }
 
 /// `duckpond bench kernels`.
@@ -483,6 +508,43 @@ pub struct SignArgs {
     pub program: ProgramFlags,
 }
 
+/// Flags about a server that answers instead.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Server")]
+pub struct ServerFlags {
+    /// Asks a server instead, such as http://localhost:8080; flags about model and machine then mean nothing.
+    #[arg(long, value_name = "URL", conflicts_with_all = ["model", "pond", "ducks", "threads", "numerics", "max_len", "chunk", "mtp", "no_mtp"])]
+    pub url: Option<String>,
+
+    /// A file whose first line is the API key for that server.
+    #[arg(long, value_name = "FILE", requires = "url")]
+    pub api_key: Option<PathBuf>,
+
+    /// A PEM file of the certificate authorities to trust for https, instead of the system's.
+    #[arg(long, value_name = "FILE", requires = "url")]
+    pub ca: Option<PathBuf>,
+}
+
+/// `duckpond netboot`.
+#[derive(Debug, Args)]
+pub struct NetbootArgs {
+    /// The folder to write to; files in it that have the same names are replaced.
+    #[arg(value_name = "OUT")]
+    pub out: PathBuf,
+
+    /// The firmware, an ELF that GRUB can start (multiboot2).
+    #[arg(long, value_name = "NEST.elf")]
+    pub firmware: PathBuf,
+
+    /// The pond's description.
+    #[arg(long, value_name = "FILE")]
+    pub pond: Option<PathBuf>,
+
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub program: ProgramFlags,
+}
+
 /// Flags about how a conversation is written down.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Conversation")]
@@ -680,12 +742,16 @@ impl Command {
             Command::Bench(BenchArgs { what: Some(BenchCommand::Kernels(KernelsArgs { work, .. })), .. })
             | Command::Convert(ConvertArgs { work, .. })
             | Command::Verify(VerifyArgs { work, .. }) => layer.put("threads", work.threads),
+            Command::Bench(BenchArgs { what: Some(BenchCommand::Serve(serving)), .. }) => {
+                serving.machine.add_to(&mut layer);
+            }
             Command::Bench(bench) => {
                 layer.put("mtp", bench.mtp.then_some(true));
                 bench.machine.add_to(&mut layer);
             }
             Command::Inspect(inspect) => inspect.machine.add_to(&mut layer),
             Command::Ducks(ducks) => layer.put_path("pond", ducks.pond.as_deref()),
+            Command::Netboot(netboot) => layer.put_path("pond", netboot.pond.as_deref()),
             Command::Pond(_) | Command::Key(_) | Command::Sign(_) => {}
         }
         self.program().add_to(&mut layer);
@@ -705,6 +771,7 @@ impl Command {
             Command::Convert(a) => &a.program,
             Command::Verify(a) => &a.program,
             Command::Bench(BenchArgs { what: Some(BenchCommand::Kernels(a)), .. }) => &a.program,
+            Command::Bench(BenchArgs { what: Some(BenchCommand::Serve(a)), .. }) => &a.program,
             Command::Bench(a) => &a.program,
             Command::Config(a) => &a.program,
             Command::Ducks(DucksArgs { what: Some(DucksCommand::Adopt(a)), .. }) => &a.program,
@@ -713,6 +780,7 @@ impl Command {
             Command::Pond(PondArgs { what: PondCommand::Check(a) }) => &a.program,
             Command::Key(KeyArgs { what: KeyCommand::New(a) | KeyCommand::Public(a) }) => &a.program,
             Command::Sign(a) => &a.program,
+            Command::Netboot(a) => &a.program,
             Command::Serve(a) => &a.program,
         }
     }

@@ -168,6 +168,9 @@ pub enum Error {
         /// The public key.
         public: String,
     },
+    /// What machines boot.
+    #[error(transparent)]
+    Netboot(#[from] crate::netboot::NetbootError),
     /// The server.
     #[error("cannot serve")]
     Serve(#[from] server::serve::ServeError),
@@ -181,6 +184,16 @@ pub enum Error {
         path: PathBuf,
         /// The system's reason.
         source: io::Error,
+    },
+    /// A measurement whose two sides differ in more than time.
+    #[error(
+        "the server's answer ({server} tokens) is not the engine's ({engine} tokens): a fault of this program, please report it"
+    )]
+    OtherAnswer {
+        /// Tokens of the engine's own answer.
+        engine: usize,
+        /// Tokens of the server's.
+        server: usize,
     },
     /// Standard output.
     #[error("cannot write to standard output")]

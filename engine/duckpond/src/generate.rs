@@ -8,6 +8,7 @@ use crate::cli::GenerateArgs;
 use crate::error::Error;
 use crate::loaded::Opened;
 use crate::prompt;
+use crate::remote::Remote;
 use crate::settings::Settings;
 use crate::trace::Trace;
 
@@ -18,6 +19,9 @@ use crate::trace::Trace;
 /// written is an error, too.
 pub fn run(args: &GenerateArgs, settings: &Settings) -> Result<(), Error> {
     let text = prompt::read(args.prompt.as_deref(), args.file.as_deref(), args.raw)?;
+    if let Some(remote) = Remote::open(&args.server)? {
+        return ask(&remote, text, settings);
+    }
     let opened = Opened::open(settings)?;
     let tokenizer = opened.tokenizer()?;
     opened.check_bytes(&tokenizer, text.len())?;
@@ -44,9 +48,23 @@ pub fn run(args: &GenerateArgs, settings: &Settings) -> Result<(), Error> {
     }
 }
 
-fn encode(tokenizer: &Tokenizer, text: String, settings: &Settings) -> Result<Vec<u32>, Error> {
+/// Has a server answer.
+fn ask(remote: &Remote, text: String, settings: &Settings) -> Result<(), Error> {
+    let answer = remote.answer(&messages(text, settings), settings.think, settings)?;
+    answer::report(&answer, settings, remote.max_len());
+    match answer.ended {
+        Ended::Interrupted => Err(Error::Interrupted),
+        _ => Ok(()),
+    }
+}
+
+fn messages(text: String, settings: &Settings) -> Vec<Message> {
     let system = settings.system.clone().map(|content| Message::System { content });
-    let messages: Vec<Message> = system.into_iter().chain([Message::User { content: text }]).collect();
+    system.into_iter().chain([Message::User { content: text }]).collect()
+}
+
+fn encode(tokenizer: &Tokenizer, text: String, settings: &Settings) -> Result<Vec<u32>, Error> {
+    let messages = messages(text, settings);
     let options = ChatOptions { thinking: settings.think, ..ChatOptions::default() };
     Ok(chat_ids(tokenizer, &encode_chat(&messages, &options)?)?)
 }

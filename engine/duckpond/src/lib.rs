@@ -21,6 +21,7 @@ mod limited;
 mod loaded;
 mod logging;
 mod model_folder;
+pub mod netboot;
 mod output;
 mod pond_check;
 mod progress;
@@ -94,12 +95,14 @@ fn execute(command: &Command) -> Result<(), Error> {
         Command::Bench(BenchArgs { what: Some(BenchCommand::Kernels(args)), .. }) => {
             bench::kernels::run(args, &settings)
         }
+        Command::Bench(BenchArgs { what: Some(BenchCommand::Serve(args)), .. }) => bench::serving::run(args, &settings),
         Command::Bench(args) => bench::run(args, &settings),
         Command::Config(_) => output::print(&settings::show(&merged)).map_err(Error::Output),
         Command::Ducks(args) => ducks::run(args, settings.pond.as_deref()),
         Command::Pond(PondArgs { what: PondCommand::Check(args) }) => pond_check::run(&args.file),
         Command::Key(args) => key::run(&args.what),
         Command::Sign(args) => sign::run(args),
+        Command::Netboot(args) => netboot::run(args, settings.pond.as_deref()),
         Command::Serve(args) => serve::run(args, &settings),
     }
 }

@@ -14,6 +14,9 @@ use crate::{ducks, model_folder, progress};
 /// Columns of an expert's intermediate dimension in one slice.
 pub const SLICE_WIDTH: usize = 64;
 
+/// The part of an engine's start, as far as progress is concerned, in which experts are packed for ducks behind links.
+const PACKING: f32 = 0.1;
+
 /// A checkpoint that was opened and checked, but has no engine yet: what can be refused is refused here, before work.
 #[derive(Debug)]
 pub struct Opened {
@@ -90,6 +93,19 @@ impl Opened {
     /// # Errors
     /// What the engine says: no memory, no plan.
     pub fn engine(self, settings: &Settings) -> Result<Engine, Error> {
+        self.engine_of_server(settings, &|_| (), None)
+    }
+
+    /// Builds the engine, and tells meanwhile how far that is, 0 to 1, from any thread. `url` is where it answers, if that is known.
+    ///
+    /// # Errors
+    /// As [`engine`](Self::engine).
+    pub fn engine_of_server(
+        mut self,
+        settings: &Settings,
+        progress: &(dyn Fn(f32) + Sync),
+        url: Option<&str>,
+    ) -> Result<Engine, Error> {
         let options = EngineOptions {
             ducks: settings.ducks,
             threads: settings.threads,
@@ -98,14 +114,27 @@ impl Opened {
             max_len: self.max_len,
         };
         let Some(file) = &settings.pond else {
-            return Ok(progress::spinner("preparing the ducks", || Engine::new(self.model, &options))?);
+            return progress::spinner("preparing the ducks", || {
+                self.pack(progress)?;
+                Ok(Engine::new(self.model, &options)?)
+            });
         };
         let (description, key) = ducks::read(file)?;
         description.check_model(shape(&self.model.dims).units().unwrap_or(0)).map_err(|error| error.in_file(file))?;
-        let (flock, held) = ducks::open(&description, key, &self.model, options.numerics, options.chunk)?;
+        // Packing reads memory, loading goes over a network.
+        self.pack(&|part| progress(PACKING * part))?;
+        let loading = |part| progress(PACKING + (1.0 - PACKING) * part);
+        let (flock, held) =
+            ducks::open(&description, key, &self.model, options.numerics, options.chunk, &loading, url)?;
         let mut engine = Engine::with_flock(self.model, flock, &options)?;
         engine.keep(Box::new(held));
         Ok(engine)
+    }
+
+    /// Has the experts ready for the kernels.
+    fn pack(&mut self, progress: &(dyn Fn(f32) + Sync)) -> Result<(), Error> {
+        let told = |done: usize, of: usize| progress(done as f32 / of.max(1) as f32);
+        flock::pack(&mut self.model, &told).map_err(|error| Error::Engine(error.into()))
     }
 }
 

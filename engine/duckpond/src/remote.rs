@@ -1,7 +1,6 @@
-//! Answers that a server gives, for `chat --url`.
+//! Answers that a server gives, for `generate --url` and `chat --url`.
 
 use std::io;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use decode::Stats;
@@ -10,6 +9,7 @@ use serde_json::{Value, json};
 use server::client::{Client, Wish};
 
 use crate::answer::{Answer, Ended};
+use crate::cli::ServerFlags;
 use crate::error::Error;
 use crate::limited;
 use crate::output::{Output, Wanted};
@@ -28,25 +28,26 @@ pub struct Remote {
 }
 
 impl Remote {
-    /// Reaches the server and asks what it serves.
+    /// Reaches the server that the flags name, if they name one, and asks what it serves.
     ///
     /// # Errors
     /// A file or an address that cannot be used, a server that cannot be reached.
-    pub fn open(url: &str, key: Option<&Path>, authorities: Option<&Path>) -> Result<Remote, Error> {
-        let key = match key {
+    pub fn open(flags: &ServerFlags) -> Result<Option<Remote>, Error> {
+        let Some(url) = &flags.url else { return Ok(None) };
+        let key = match &flags.api_key {
             None => None,
             Some(path) => {
                 let text = limited::read_text(path, LONGEST_KEY)
-                    .map_err(|source| Error::ApiKey { path: path.into(), source })?;
+                    .map_err(|source| Error::ApiKey { path: path.clone(), source })?;
                 Some(text.lines().next().unwrap_or_default().trim().to_owned())
             }
         };
-        let client = Client::new(url, key, authorities.map(Path::to_owned))?;
+        let client = Client::new(url, key, flags.ca.clone())?;
         let models = client.get("/v1/models")?;
         let model = models.pointer("/data/0/id").cloned().unwrap_or(Value::Null);
         let max_len = models.pointer("/data/0/max_model_len").and_then(Value::as_u64);
         let max_len = max_len.and_then(|n| usize::try_from(n).ok()).unwrap_or(0);
-        Ok(Remote { client, model, max_len })
+        Ok(Some(Remote { client, model, max_len }))
     }
 
     /// Positions of the context; 0 if the server does not say.

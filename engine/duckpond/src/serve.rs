@@ -30,22 +30,23 @@ use crate::settings::{Numerics, Settings};
 pub fn run(args: &ServeArgs, settings: &Settings) -> Result<(), Error> {
     let opened = Opened::open(settings)?;
     let tokenizer = Arc::new(opened.tokenizer()?);
-    let model = model_info(args, settings, &opened);
+    let model = model_info(args.served_name.as_deref(), settings, &opened);
     let for_engine = settings.clone();
-    let server = Server::start(options(args, settings, model, tokenizer), move |loading| {
-        loading.at(0.05);
-        let engine = opened.engine(&for_engine).map_err(|error| error.line())?;
+    let server = Server::start(options(args, settings, model, tokenizer), move |loading, url| {
+        let progress = |part| loading.at(part);
+        let engine = opened.engine_of_server(&for_engine, &progress, Some(url)).map_err(|error| error.line())?;
         Ok(EngineBackend::new(engine))
     })?;
-    let url = server.url();
+    let url = server.url().to_owned();
     say(format_args!("listening on {url}"));
     server.run(|| say(format_args!("ready: open {url} in a browser, or point a client at {url}/v1")))?;
     Ok(())
 }
 
-fn model_info(args: &ServeArgs, settings: &Settings, opened: &Opened) -> ModelInfo {
+/// What the API tells of a model, under this name or its folder's.
+pub(crate) fn model_info(name: Option<&str>, settings: &Settings, opened: &Opened) -> ModelInfo {
     let folder = &opened.folder;
-    let name = folder.file_name().map_or_else(|| "model".to_owned(), |name| name.to_string_lossy().into_owned());
+    let own = || folder.file_name().map_or_else(|| "model".to_owned(), |name| name.to_string_lossy().into_owned());
     let rounding = match settings.numerics {
         Numerics::Exact => "exact",
         Numerics::Bf16 => "bf16",
@@ -56,7 +57,7 @@ fn model_info(args: &ServeArgs, settings: &Settings, opened: &Opened) -> ModelIn
         (None, ducks) => format!("{ducks} ducks in this process"),
     };
     ModelInfo {
-        id: args.served_name.clone().unwrap_or(name),
+        id: name.map_or_else(own, str::to_owned),
         created: made(&folder.join("config.json")),
         max_len: opened.max_len,
         end_tokens: opened.model.end_tokens.clone(),
@@ -110,8 +111,9 @@ fn options(
 }
 
 /// The engine in the server's words.
-struct EngineBackend {
-    engine: Engine,
+pub(crate) struct EngineBackend {
+    /// For whoever goes past the server.
+    pub(crate) engine: Engine,
     ducks: Ducks,
 }
 
@@ -178,7 +180,7 @@ fn duck(duck: flock::remote::DuckStatus) -> Duck {
 }
 
 impl EngineBackend {
-    fn new(mut engine: Engine) -> EngineBackend {
+    pub(crate) fn new(mut engine: Engine) -> EngineBackend {
         let ducks = match engine.flock().as_remote() {
             Some(remote) => Ducks::There(Arc::new(Remote(remote.handle()))),
             None => Ducks::Here { seen: Arc::default(), before: Vec::new() },

@@ -121,6 +121,25 @@ fn bench_measures_kernels() {
 }
 
 #[test]
+fn bench_measures_what_http_adds_to_the_same_answer() {
+    let scratch = Scratch::new();
+    let flags = ["bench", "serve", "Is 221 prime?", "--tokens", "12", "--rounds", "3"];
+    let ran = scratch.run(&[&flags[..], &["--json"]].concat());
+    assert_eq!(ran.succeeded(), Vec::<&str>::new());
+    let json: Value = serde_json::from_str(&ran.stdout).expect("it is JSON");
+    assert_eq!([&json["tokens"], &json["rounds"]], [12, 3], "{json}");
+    assert!(json["prompt_tokens"].as_u64().is_some_and(|n| n > 3), "{json}");
+    for figure in ["engine_ms", "http_ms", "ratio"] {
+        assert!(json[figure].as_f64().is_some_and(|f| f > 0.0), "{figure}: {json}");
+    }
+    assert!(json["added_ms"].is_f64() && json["added_first_ms"].is_f64(), "{json}");
+    let table = scratch.run(&flags);
+    table.succeeded();
+    let names: Vec<&str> = table.stdout.lines().filter_map(|line| line.split_whitespace().next()).collect();
+    assert_eq!(names, ["model", "answer", "engine", "over", "added"]);
+}
+
+#[test]
 fn bench_kernels_does_not_take_more_memory_than_there_is() {
     let ran = Scratch::new().run(&["bench", "kernels", "--bytes", "1000000GB"]);
     assert_eq!((ran.code, ran.stdout.as_str(), ran.stderr.lines().count()), (Some(2), "", 1), "{}", ran.stderr);

@@ -4,9 +4,12 @@ mod common;
 #[path = "common/http.rs"]
 mod http;
 
+use std::collections::BTreeSet;
 use std::io::{Read, Write};
-use std::net::Shutdown;
+use std::net::{Shutdown, UdpSocket};
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use common::{Scratch, golden};
@@ -143,6 +146,59 @@ fn log_probabilities_come_with_their_tokens() {
     let streamed: Vec<&Value> =
         events.iter().filter_map(|event| event["choices"][0]["logprobs"]["content"].get(0)).collect();
     assert_eq!(streamed, content.iter().collect::<Vec<_>>());
+}
+
+#[test]
+fn penalties_are_openais_and_zero_is_none() {
+    let served = Served::start(&["--mtp"]);
+    let body = |more: Value| with(with(user(LONG), json!({"max_tokens": 120})), more);
+    let content = |more: Value| served.chat(&body(more))["choices"][0]["message"]["content"].clone();
+    let plain = content(json!({}));
+    assert_eq!(content(json!({"presence_penalty": 0, "frequency_penalty": 0.0})), plain);
+    assert_eq!(content(json!({"presence_penalty": null})), plain);
+    // Greedy: after some repetitions the likeliest token is another one.
+    assert_ne!(content(json!({"frequency_penalty": 2})), plain);
+    assert_ne!(content(json!({"frequency_penalty": -2})), plain);
+    // Duckling is surer of its next token than a single penalty weighs, but not at a high temperature.
+    let warm = |presence: i32| content(json!({"presence_penalty": presence, "temperature": 3, "seed": 7}));
+    let zero = content(json!({"temperature": 3, "seed": 7}));
+    assert_eq!(warm(0), zero);
+    assert_ne!(warm(2), zero);
+    assert_ne!(warm(-2), zero);
+    for name in ["presence_penalty", "frequency_penalty"] {
+        for wrong in [json!(2.01), json!(-2.5), json!("1"), json!([])] {
+            let refused = served.post("/v1/chat/completions", &body(json!({name: wrong})));
+            assert_eq!((refused.status, &refused.json()["error"]["param"]), (400, &json!(name)), "{wrong}");
+        }
+    }
+    // Of one request alone.
+    assert_eq!(content(json!({})), plain);
+}
+
+#[test]
+fn every_series_of_the_dashboard_has_a_family_from_the_start() {
+    let page = Served::start(&[]).get("/metrics").body;
+    let dashboard = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/grafana/duckpond.json");
+    let dashboard = std::fs::read_to_string(dashboard).expect("it belongs to the code");
+    let rest = dashboard.split("duckpond_").skip(1);
+    let names = rest.map(|rest| rest.split(|c: char| !c.is_ascii_lowercase() && c != '_').next().unwrap_or_default());
+    let names: BTreeSet<&str> = names.collect();
+    assert!(names.len() > 25, "{names:?}");
+    for name in names {
+        let family = ["_total", "_bucket"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name);
+        assert!(page.contains(&format!("\n# TYPE duckpond_{family} ")), "{name} is not in\n{page}");
+    }
+    for series in [
+        "answers_total{reason=\"stop\"} 0",
+        "answers_total{reason=\"error\"} 0",
+        "output_tokens_total 0",
+        "http_requests_total{route=\"/v1/chat/completions\",status=\"200\"} 0",
+        "take_overs_total 0",
+        "duck_steps_total{duck=\"duck-01\",port=\"\"} 0",
+    ] {
+        assert!(page.contains(&format!("\nduckpond_{series}\n")), "{series} is not in\n{page}");
+    }
+    assert!(page.ends_with("\n# EOF\n"), "{page}");
 }
 
 #[test]
@@ -438,6 +494,46 @@ fn a_stop_lets_the_running_answer_end_and_refuses_others() {
 }
 
 #[test]
+fn a_stop_lets_every_choice_of_a_running_request_end_and_tells_those_that_wait() {
+    let served = Served::start(&[]);
+    let mut running = served.connect();
+    let three = with(user(LONG), json!({"n": 3, "max_tokens": 400}));
+    running.write_all(served.request("/v1/chat/completions", &three).as_bytes()).expect("it reads");
+    served.until("it runs", |served| served.metric("duckpond_requests_running") == 1.0);
+    let wait = |body: &Value, waiting: f64| {
+        let mut stream = served.connect();
+        stream.write_all(served.request("/v1/chat/completions", body).as_bytes()).expect("it reads");
+        served.until("it waits", |served| served.metric("duckpond_requests_waiting") >= waiting);
+        stream
+    };
+    let mut streaming = wait(&with(user(SUM), json!({"stream": true})), 3.0);
+    let mut plain = wait(&user(SUM), 4.0);
+    common::signal(&served.child, "TERM");
+    // Of this one nothing has gone out.
+    let refused = read_answer(&mut plain);
+    assert_eq!((refused.status, &refused.json()["error"]["code"]), (503, &json!("stopping")));
+    assert!(refused.head.contains("retry-after: "), "{}", refused.head);
+    // That one was told 200 when it began to wait, so its fault is an event, and the last.
+    let ended = read_answer(&mut streaming);
+    assert_eq!(ended.status, 200);
+    let events = ended.events();
+    let expected = json!({"error": {
+        "message": "the server is stopping; try again in a while", "type": "server_error", "param": null, "code": "stopping",
+    }});
+    assert_eq!(events, [expected], "{ended:?}");
+    let answer = read_answer(&mut running).json();
+    let choices = answer["choices"].as_array().expect("choices");
+    assert_eq!(choices.len(), 3, "{answer}");
+    for choice in choices {
+        assert!(choice["message"]["content"].as_str().is_some_and(|text| golden(LONG).0.starts_with(text)), "{choice}");
+        assert_eq!(choice["finish_reason"], "length");
+    }
+    assert_eq!(answer["usage"]["completion_tokens"], 1200);
+    let mut served = served;
+    assert_eq!(served.child.wait().expect("it ends").code(), Some(0));
+}
+
+#[test]
 fn a_stop_cuts_off_what_takes_too_long() {
     let served = Served::start(&["--grace", "0"]);
     let mut stream = served.connect();
@@ -465,6 +561,119 @@ fn chat_talks_to_a_server() {
     assert!(lines.iter().any(|line| line.starts_with("MTP: accepted ")), "{lines:?}");
     let nobody = scratch.run(&["chat", "--url", "http://127.0.0.1:1"]);
     nobody.refused(1, "cannot reach http://127.0.0.1:1: Connection refused (os error 111)");
+}
+
+#[test]
+fn generate_asks_a_server() {
+    let served = Served::start(&[]);
+    let url = format!("http://{}", served.address);
+    let scratch = Scratch::new();
+    let (text, input, output) = golden(SUM);
+    let ran = scratch.run(&["generate", "--url", &url, SUM]);
+    let lines = ran.succeeded();
+    assert_eq!((ran.stdout.as_str(), lines.len()), (format!("{text}\n").as_str(), 1), "{lines:?}");
+    assert!(common::is_stats(lines[0], input, output), "{lines:?}");
+    let piped = scratch.run_with_input(&["generate", "--url", &url, "--max-tokens", "2", "-"], SUM.as_bytes());
+    assert_eq!(piped.succeeded().last(), Some(&"stopped: --max-tokens 2 reached"));
+    assert!(text.starts_with(piped.stdout.trim_end()), "{piped:?}");
+    let clash = scratch.run(&["generate", "--url", &url, "--ducks", "2", SUM]);
+    assert_eq!((clash.code, clash.stdout.as_str(), clash.stderr.lines().count()), (Some(2), "", 1), "{clash:?}");
+    scratch
+        .run(&["generate", "--url", "http://127.0.0.1:1", SUM])
+        .refused(1, "cannot reach http://127.0.0.1:1: Connection refused (os error 111)");
+}
+
+/// A pond of one duck that is not there; the address of the host's port is `port`.
+fn lonely_pond(scratch: &Scratch, port: u16) -> String {
+    scratch.run(&["key", "new", "pond.key"]).succeeded();
+    let text = format!(
+        "name = \"lonely\"\nkey = \"pond.key\"\n\n[[ports]]\nname = \"loopback\"\nlink = \"udp:127.0.0.1:{port},127.0.0.1:9\"\n\n\
+        [[ducks]]\nname = \"duck-1\"\nport = \"loopback\"\n"
+    );
+    scratch.write("pond.toml", text).to_str().expect("UTF-8").to_owned()
+}
+
+#[test]
+fn a_pond_that_a_server_holds_is_refused_with_the_command_that_works() {
+    let scratch = Scratch::new();
+    let file = lonely_pond(&scratch, 0);
+    let runtime = scratch.path("runtime");
+    let runtime = runtime.to_str().expect("UTF-8").to_owned();
+    // Without a single duck the host computes everything.
+    let mut served = Served::start_with(scratch, &["--pond", &file], &[("DUCKPOND_RUNTIME_DIR", &runtime)]);
+    assert!(served.said_before_ready.contains("1 of 1 ducks are not there, the host computes for them"));
+    assert_eq!(served.chat(&user(SUM))["choices"][0]["message"]["content"], golden(SUM).0);
+    assert_eq!(served.get("/ready").status, 200);
+    assert_eq!(served.metric("duckpond_port_up{port=\"loopback\"}"), 0.0);
+    let url = format!("http://{}", served.address);
+    let run = |arguments: &[&str]| common::run(served.scratch.command(arguments).env("DUCKPOND_RUNTIME_DIR", &runtime));
+    let refused = run(&["generate", "--pond", &file, SUM]);
+    let program = env!("CARGO_BIN_EXE_duckpond");
+    refused.refused(
+        1,
+        &format!(
+            "the pond is in use by process {} ({program} serve): have that answer, by `duckpond generate --url {url} PROMPT` or \
+            `duckpond chat --url {url}`",
+            served.child.id()
+        ),
+    );
+    // What it says is true.
+    assert_eq!(run(&["generate", "--url", &url, SUM]).stdout, golden(SUM).0 + "\n");
+    common::signal(&served.child, "TERM");
+    assert_eq!(served.child.wait().expect("it ends").code(), Some(0));
+}
+
+#[test]
+fn a_server_without_an_engine_ends_with_a_reason_and_tells_systemd() {
+    let scratch = Scratch::new();
+    let taken = UdpSocket::bind("127.0.0.1:0").expect("a port");
+    let port = taken.local_addr().expect("it is bound").port();
+    let file = lonely_pond(&scratch, port);
+    let path = scratch.path("notify");
+    let socket = UnixDatagram::bind(&path).expect("a socket for a test");
+    socket.set_read_timeout(Some(Duration::from_secs(60))).expect("a valid time");
+    let mut command = scratch.command(&["serve", "--port", "0", "--pond", &file]);
+    command.env("NOTIFY_SOCKET", &path).env("DUCKPOND_RUNTIME_DIR", scratch.path("runtime")).env("DUCKPOND_LOG", "off");
+    let ran = common::run(&mut command);
+    let lines: Vec<&str> = ran.stderr.lines().collect();
+    assert_eq!((ran.code, lines.len()), (Some(1), 2), "{ran:?}");
+    assert!(lines[0].starts_with("listening on "), "{ran:?}");
+    let reason = lines[1].strip_prefix("duckpond: cannot serve: ").unwrap_or_else(|| panic!("{ran:?}"));
+    assert!(reason.starts_with("port loopback (udp:127.0.0.1:"), "{ran:?}");
+    let mut last = String::new();
+    while last != format!("STATUS=failed: {reason}") {
+        let mut bytes = [0; 4096];
+        let length =
+            socket.recv(&mut bytes).unwrap_or_else(|error| panic!("{error}; last {last:?}, expected {reason:?}"));
+        last = String::from_utf8_lossy(&bytes[..length]).trim_end().to_owned();
+        assert!(!last.contains("READY=1"), "{last}");
+    }
+}
+
+#[test]
+fn loading_tells_how_far_it_is() {
+    let scratch = Scratch::new();
+    let path = scratch.path("notify");
+    let socket = UnixDatagram::bind(&path).expect("a socket for a test");
+    socket.set_read_timeout(Some(Duration::from_secs(60))).expect("a valid time");
+    let served = Served::start_with(Scratch::new(), &[], &[("NOTIFY_SOCKET", path.to_str().expect("UTF-8"))]);
+    let mut percents: Vec<u32> = Vec::new();
+    loop {
+        let mut bytes = [0; 4096];
+        let length = socket.recv(&mut bytes).expect("it goes on until it is ready");
+        let said = String::from_utf8_lossy(&bytes[..length]).into_owned();
+        if said.contains("READY=1") {
+            break;
+        }
+        let percent = said.lines().find_map(|line| line.strip_prefix("STATUS=loading the model: ")?.strip_suffix(" %"));
+        percents.push(percent.unwrap_or_else(|| panic!("{said}")).parse().expect("a number"));
+        assert!(said.lines().any(|line| line.starts_with("EXTEND_TIMEOUT_USEC=")), "{said}");
+    }
+    // The same is told again after ten seconds. There are five layers of eight experts.
+    percents.dedup();
+    assert!(percents.len() > 10, "{percents:?}");
+    assert!(percents.is_sorted_by(|a, b| a < b) && percents.last() == Some(&100), "{percents:?}");
+    assert_eq!(served.get("/ready").json()["percent"], 100);
 }
 
 #[test]

@@ -148,7 +148,9 @@ pub enum FlockError {
         source: std::io::Error,
     },
     /// A domain's thread has ended.
-    #[error("port {port} has stopped working: its thread ended, see the log")]
+    #[error(
+        "port {port} has stopped working: its thread ended, see the log; the next request goes on without its ducks"
+    )]
     DomainEnded {
         /// The port's name.
         port: String,

@@ -56,6 +56,28 @@ pub fn bytes_per_duck(model: &Model, plan: &Plan) -> Vec<u64> {
     (0..plan.holders()).map(|holder| all * u64::from(plan.units(holder)) / units.max(1)).collect()
 }
 
+/// Packs the experts of a model that is not converted, and leaves them in it, so that flocks made of it need not. `progress` is told, from
+/// any thread, how many units are packed so far, and of how many; of a converted model it hears nothing, since that is read when it is used.
+///
+/// # Errors
+/// Weights that cannot be used, or too many for memory.
+pub fn pack(model: &mut Model, progress: &(dyn Fn(usize, usize) + Sync)) -> Result<(), FlockError> {
+    if model.slices.is_none() {
+        model.slices = Some(packed(model, progress)?);
+    }
+    Ok(())
+}
+
+/// Without loss.
+fn packed(model: &Model, progress: &(dyn Fn(usize, usize) + Sync)) -> Result<Arc<Slices>, FlockError> {
+    let first = model.experts.first().and_then(|layer| layer.experts.first());
+    let exact = match first.map(|expert| expert.gate.dtype()) {
+        Some(DType::BF16) => FormatChoice::Only(fp9::Format::Bf16),
+        _ => FormatChoice::Auto,
+    };
+    Ok(Slices::in_memory_with(&model.experts, exact, progress)?.0)
+}
+
 impl Experts {
     /// As [`Experts::new`], with the number of experts that a lane chooses checked as well.
     pub fn checked(model: &Model, numerics: Numerics) -> Result<Arc<Experts>, FlockError> {
@@ -75,14 +97,7 @@ impl Experts {
         }
         let slices = match &model.slices {
             Some(slices) => Arc::clone(slices),
-            None => {
-                let first = model.experts.first().and_then(|layer| layer.experts.first());
-                let exact = match first.map(|expert| expert.gate.dtype()) {
-                    Some(DType::BF16) => FormatChoice::Only(fp9::Format::Bf16),
-                    _ => FormatChoice::Auto,
-                };
-                Slices::in_memory(&model.experts, exact)?.0
-            }
+            None => packed(model, &|_, _| ())?,
         };
         let found = (slices.layout().hidden(), slices.slices(), slices.experts());
         let expected = (hidden, usize::from(shape.slices), usize::from(shape.experts));

@@ -33,7 +33,7 @@ use local::Local;
 use remote::Remote;
 
 pub use error::FlockError;
-pub use experts::{bytes_per_duck, shape};
+pub use experts::{bytes_per_duck, pack, shape};
 pub use local::DuckStats;
 pub use plan::{Plan, PlanError};
 

@@ -1,4 +1,4 @@
-//! Raw frames of one type over a network interface of the kernel's.
+//! Raw frames of one type, or of a few, over a network interface of the kernel's.
 //!
 //! The interface may go down, or vanish and come back under another number: until then frames are lost, and it is looked for by name once in
 //! [`RETRY`]. Only whole frames are handled here; 802.1Q tags and offloads are the kernel's.
@@ -18,6 +18,8 @@ use crate::{ETHERNET, Link, LinkError, LinkStats, Mac, Waker};
 
 /// Longest payload: what the wire protocol's longest frame needs, whatever the interface could do.
 const MTU_MOST: usize = 9600;
+/// Every type (`ETH_P_ALL`), for a socket that a filter then keeps others from.
+const ALL_TYPES: u16 = 3;
 /// Time between two looks for an interface that is gone.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -46,11 +48,15 @@ impl AfPacket {
     ///
     /// [`LinkError::NotPermitted`] without `CAP_NET_RAW`, [`LinkError::NoInterface`], [`LinkError::NotEthernet`], or [`LinkError::System`].
     pub fn open(interface: &str, ethertype: u16) -> Result<AfPacket, LinkError> {
-        AfPacket::open_at_most(interface, ethertype, MTU_MOST)
+        AfPacket::open_at_most(interface, &[ethertype], MTU_MOST)
     }
 
-    /// As [`AfPacket::open`], with an MTU of at most `mtu`.
-    pub(crate) fn open_at_most(interface: &str, ethertype: u16, mtu: usize) -> Result<AfPacket, LinkError> {
+    /// As [`AfPacket::open`], for frames of these types, at most eight, and with an MTU of at most `mtu`.
+    ///
+    /// # Errors
+    ///
+    /// As [`AfPacket::open`].
+    pub fn open_at_most(interface: &str, ethertypes: &[u16], mtu: usize) -> Result<AfPacket, LinkError> {
         let name = || interface.to_owned();
         let system = |action| move |source| LinkError::System { link: format!("eth:{interface}"), action, source };
         let socket = sys::packet_socket().map_err(|error| match error.kind() {
@@ -69,6 +75,14 @@ impl AfPacket {
             return Err(LinkError::Mtu { link: format!("eth:{interface}"), most, found: mtu });
         }
         enlarge(socket.as_fd());
+        let ethertype = match ethertypes {
+            [one] => *one,
+            several => {
+                // A socket is bound to one type or to all. It hears nothing before it is bound, so nothing slips through.
+                sys::hear_only(socket.as_fd(), several).map_err(system("filter the types of frames"))?;
+                ALL_TYPES
+            }
+        };
         let mtu = most.min(mtu);
         let mut link = AfPacket {
             sleeper: Sleeper::new().map_err(system("make an eventfd"))?,

@@ -1,7 +1,11 @@
-//! The header of an Ethernet II frame and the text of a hardware address. Tags (802.1Q) and checksums are left out: no carrier shows them.
+//! The header of an Ethernet II frame with its addresses as [`Mac`], and their text. The bytes are [`wire::ethernet`]'s, which ducks without
+//! an operating system use as well.
 
 use std::fmt;
 use std::str::FromStr;
+
+use wire::ethernet;
+pub use wire::ethernet::SHORTEST;
 
 use crate::{BROADCAST, ETHERNET, Mac};
 
@@ -19,19 +23,17 @@ pub struct Header {
 impl Header {
     /// Reads the header of a frame; `None` if it is too short to have one.
     pub fn parse(frame: &[u8]) -> Option<Header> {
-        let (to, rest) = frame.split_first_chunk::<6>()?;
-        let (from, rest) = rest.split_first_chunk::<6>()?;
-        let ethertype = rest.first_chunk::<2>()?;
-        Some(Header { to: Mac(*to), from: Mac(*from), ethertype: u16::from_be_bytes(*ethertype) })
+        let ethernet::Header { to, from, ethertype } = ethernet::Header::parse(frame)?;
+        Some(Header { to: Mac::from_u64(to), from: Mac::from_u64(from), ethertype })
     }
 
     /// The header's bytes.
     pub fn to_bytes(&self) -> [u8; ETHERNET] {
-        let mut bytes = [0; ETHERNET];
-        bytes[..6].copy_from_slice(&self.to.0);
-        bytes[6..12].copy_from_slice(&self.from.0);
-        bytes[12..].copy_from_slice(&self.ethertype.to_be_bytes());
-        bytes
+        self.numbers().to_bytes()
+    }
+
+    fn numbers(&self) -> ethernet::Header {
+        ethernet::Header { to: self.to.to_u64(), from: self.from.to_u64(), ethertype: self.ethertype }
     }
 
     /// Writes the header to the front of `frame` and returns the room for the payload; `None`, with nothing written, if there is too little room.
@@ -42,13 +44,9 @@ impl Header {
     }
 }
 
-/// Shortest frame, without its checksum: what is shorter is padded.
-pub const SHORTEST: usize = 60;
-
 /// Sender and payload of a frame of this type; `None` for another, or for bytes that are no frame.
 pub fn open(frame: &[u8], ethertype: u16) -> Option<(Mac, &[u8])> {
-    let header = Header::parse(frame).filter(|header| header.ethertype == ethertype)?;
-    Some((header.from, &frame[ETHERNET..]))
+    ethernet::open(frame, ethertype).map(|(from, payload)| (Mac::from_u64(from), payload))
 }
 
 /// Completes a frame whose payload of that many bytes lies behind the place for `header`: writes it, and zeroes as padding. Returns the
@@ -57,23 +55,18 @@ pub fn open(frame: &[u8], ethertype: u16) -> Option<(Mac, &[u8])> {
 /// # Panics
 /// If `frame` is shorter than header and payload.
 pub fn close(frame: &mut [u8], header: Header, payload: usize) -> usize {
-    frame[..ETHERNET].copy_from_slice(&header.to_bytes());
-    let end = ETHERNET + payload;
-    let padded = end.max(SHORTEST.min(frame.len()));
-    frame[end..padded].fill(0);
-    padded
+    ethernet::close(frame, header.numbers(), payload)
 }
 
 impl Mac {
     /// The address as a number: its first byte is the highest of six.
     pub fn to_u64(self) -> u64 {
-        self.0.iter().fold(0, |number, &byte| number << 8 | u64::from(byte))
+        ethernet::address(self.0)
     }
 
     /// The address in the low 48 bits of a number; higher ones are ignored.
     pub fn from_u64(number: u64) -> Mac {
-        let [_, _, bytes @ ..] = number.to_be_bytes();
-        Mac(bytes)
+        Mac(ethernet::mac(number))
     }
 
     /// Whether it stands for a group, of which [`BROADCAST`] is one.
@@ -149,20 +142,13 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_frame_is_padded_and_opened_by_its_type_alone() {
+    fn a_closed_frame_is_opened_by_its_type_alone() {
         let from = Mac([2, 0, 0, 0, 0, 7]);
-        let header = Header { to: BROADCAST, from, ethertype: 0x88b5 };
-        for payload in [0, 45, 46, 47, 80] {
-            let mut frame = vec![0xaa; 100];
-            let length = close(&mut frame, header, payload);
-            assert_eq!(length, SHORTEST.max(ETHERNET + payload));
-            assert!(frame[ETHERNET..][..payload].iter().all(|&byte| byte == 0xaa));
-            assert!(frame[ETHERNET + payload..length].iter().all(|&byte| byte == 0));
-            assert_eq!(open(&frame[..length], 0x88b5), Some((from, &frame[ETHERNET..length])));
-            assert_eq!(open(&frame[..length], 0x0800), None);
-        }
-        assert_eq!(open(&[0; 13], 0), None);
-        assert_eq!(close(&mut [0; 40], header, 10), 40);
+        let mut frame = [0xaa; 100];
+        let length = close(&mut frame, Header { to: BROADCAST, from, ethertype: 0x88b5 }, 2);
+        assert_eq!(length, SHORTEST);
+        assert_eq!(open(&frame[..length], 0x88b5), Some((from, &frame[ETHERNET..length])));
+        assert_eq!(open(&frame[..length], 0x0800), None);
     }
 
     #[test]

@@ -28,9 +28,8 @@ pub use faulty::{FaultCounts, Faulty};
 pub use in_process::{Hub, Port};
 pub use spec::{Spec, SpecError};
 pub use udp::Udp;
+pub use wire::ethernet::ETHERNET;
 
-/// Bytes of an Ethernet header: receiver, sender, type.
-pub const ETHERNET: usize = 14;
 /// The address of everyone.
 pub const BROADCAST: Mac = Mac([0xff; 6]);
 

@@ -106,8 +106,17 @@ impl Spec {
     ///
     /// Those of [`AfPacket::open`] and [`Udp::bind`]; [`LinkError::NoDpdk`].
     pub fn open(&self, ethertype: u16, mtu: Option<usize>) -> Result<Box<dyn Link>, LinkError> {
+        self.open_for(&[ethertype], mtu)
+    }
+
+    /// As [`Spec::open`], for frames of several types, at most eight.
+    ///
+    /// # Errors
+    ///
+    /// As [`Spec::open`].
+    pub fn open_for(&self, ethertypes: &[u16], mtu: Option<usize>) -> Result<Box<dyn Link>, LinkError> {
         match self {
-            Spec::Interface(name) => Ok(Box::new(AfPacket::open_at_most(name, ethertype, mtu.unwrap_or(usize::MAX))?)),
+            Spec::Interface(name) => Ok(Box::new(AfPacket::open_at_most(name, ethertypes, mtu.unwrap_or(usize::MAX))?)),
             Spec::Udp { bind, peers } => {
                 let usual = if bind.ip().is_loopback() { UDP_LOOPBACK } else { UDP };
                 Ok(Box::new(Udp::bind(*bind, peers, None, mtu.unwrap_or(usual))?))

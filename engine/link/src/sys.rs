@@ -198,6 +198,34 @@ pub(crate) fn bind_interface(socket: BorrowedFd<'_>, address: &Address) -> io::R
     check(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address.storage).cast(), address.length) }).map(|_| ())
 }
 
+/// A filter of one step (`struct sock_filter`): what to do, where to go on if it is so and if not, with what.
+fn step(code: u32, yes: u8, no: u8, value: u32) -> libc::sock_filter {
+    libc::sock_filter { code: code as u16, jt: yes, jf: no, k: value }
+}
+
+/// Has a packet socket hear frames of these types only, at most eight, and none that this machine sends.
+pub(crate) fn hear_only(socket: BorrowedFd<'_>, ethertypes: &[u16]) -> io::Result<()> {
+    const LOAD_BYTE: u32 = libc::BPF_LD | libc::BPF_B | libc::BPF_ABS;
+    const LOAD_PAIR: u32 = libc::BPF_LD | libc::BPF_H | libc::BPF_ABS;
+    const IF_EQUAL: u32 = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
+    const RETURN: u32 = libc::BPF_RET | libc::BPF_K;
+    if ethertypes.len() > 8 {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let kind = (libc::SKF_AD_OFF + libc::SKF_AD_PKTTYPE) as u32;
+    let count = ethertypes.len() as u8;
+    let mut steps = vec![step(LOAD_BYTE, 0, 0, kind), step(IF_EQUAL, count + 1, 0, libc::PACKET_OUTGOING.into())];
+    steps.push(step(LOAD_PAIR, 0, 0, 12));
+    steps.extend((1..).zip(ethertypes).map(|(i, &ethertype)| step(IF_EQUAL, count - i + 1, 0, ethertype.into())));
+    steps.extend([step(RETURN, 0, 0, 0), step(RETURN, 0, 0, u32::MAX)]);
+    let program = libc::sock_fprog { len: steps.len() as u16, filter: steps.as_mut_ptr() };
+    let length = size_of::<libc::sock_fprog>() as libc::socklen_t;
+    let option = (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER);
+    // SAFETY: the program has as many steps as it says, and outlives the call; the kernel copies it.
+    check(unsafe { libc::setsockopt(socket.as_raw_fd(), option.0, option.1, (&raw const program).cast(), length) })
+        .map(|_| ())
+}
+
 /// Reads a socket option of integers; returns how many bytes the kernel wrote.
 fn option<T: Copy>(
     socket: BorrowedFd<'_>,

@@ -134,6 +134,32 @@ fn other_types_and_what_this_end_sends_stay_out() {
 }
 
 #[test]
+fn a_link_for_several_types_hears_these_and_no_others() {
+    let Some(net) = Net::new() else { return };
+    let spec: Spec = format!("eth:{INTERFACE}").parse().expect("a form");
+    let types = [0x0800, 0x0806, ETHERTYPE];
+    let open = |end| net.within(end, || spec.open_for(&types, None)).expect("a link");
+    let (mut a, mut b, mut beside) = (open(0), open(1), open(0));
+    let of = |ethertype: u16, to| {
+        let mut frame = frame(a.mac(), to, 100, 1);
+        frame[12..14].copy_from_slice(&ethertype.to_be_bytes());
+        frame
+    };
+    let sent = [0x0800, 0x86dd, 0x0806, ETHERTYPE, 0x88b6, 0x0801].map(|ethertype| of(ethertype, b.mac()));
+    let to_others = of(0x0800, link::Mac([2, 9, 9, 9, 9, 9]));
+    for frame in sent.iter().chain([&to_others, &sent[2]]) {
+        a.tx(&mut |to| {
+            to[..frame.len()].copy_from_slice(frame);
+            frame.len()
+        });
+    }
+    a.flush();
+    let heard = receive(&mut b, 4);
+    assert_eq!(heard, [&sent[0], &sent[2], &sent[3], &sent[2]].map(Clone::clone));
+    assert_eq!((silence(&mut b), silence(&mut beside)), (0, 0), "nothing else, and nothing of its own machine's");
+}
+
+#[test]
 fn an_interface_that_is_down_only_loses_frames() {
     let Some(net) = Net::new() else { return };
     let (mut a, mut b) = (net.open(0), net.open(1));

@@ -36,6 +36,15 @@ pub struct NodeSums {
     pub values: Vec<f32>,
 }
 
+impl NodeSums {
+    /// Of a source that holds nothing; memory stays allocated.
+    pub fn clear(&mut self) {
+        self.nodes.clear();
+        self.present.clear();
+        self.values.clear();
+    }
+}
+
 const EMPTY: u32 = 0;
 const WRITING: u32 = 1;
 const READY: u32 = 2;

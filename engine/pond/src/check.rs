@@ -96,7 +96,9 @@ impl Pond {
     }
 
     fn check_host(&self) -> Result<(), PondError> {
-        for (field, path) in [("model", &self.model), ("key", &self.key)] {
+        for (field, path) in
+            [("model", &self.model), ("key", &self.key), ("kernels", &self.kernels), ("netboot", &self.netboot)]
+        {
             if path.as_ref().is_some_and(|path| path.as_os_str().is_empty()) {
                 return Err(PondError::new(field, Problem::Form("the path is empty".into())));
             }

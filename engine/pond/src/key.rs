@@ -62,6 +62,12 @@ pub enum KeyError {
         /// What is wrong with it; never its content.
         reason: String,
     },
+    /// A program that was not signed by the pond's key, or has changed since.
+    #[error("{} is not this pond's signature of that file: sign it again by `duckpond sign`", path.display())]
+    Unsigned {
+        /// The signature's file.
+        path: PathBuf,
+    },
     /// The secret key is another one than the description says.
     #[error("{} holds the secret of public key {found}, expected that of {expected} by the pond's public_key", path.display())]
     Other {

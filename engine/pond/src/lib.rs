@@ -44,6 +44,13 @@ pub struct Pond {
     /// The file of the host's secret key; relative to the description's folder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<PathBuf>,
+    /// The kernels' program, for ducks without an operating system; its signature lies beside it. Relative to the description's folder.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kernels: Option<PathBuf>,
+    /// The folder that `duckpond netboot` has filled, out of which ducks boot that are behind ports with a subnet. Relative to the
+    /// description's folder.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub netboot: Option<PathBuf>,
     /// The key that ducks are told, in hexadecimal.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "public_key")]
     pub public_key: Option<PublicKey>,
@@ -172,6 +179,8 @@ impl Pond {
             name: name.into(),
             model: None,
             key: None,
+            kernels: None,
+            netboot: None,
             public_key: None,
             isolated: None,
             vfio_ids: Vec::new(),
@@ -197,6 +206,11 @@ impl Pond {
         self.model.as_ref().map(|path| self.folder.join(path))
     }
 
+    /// The folder that ducks boot out of.
+    pub fn netboot_folder(&self) -> Option<PathBuf> {
+        self.netboot.as_ref().map(|path| self.folder.join(path))
+    }
+
     /// The host's secret key, `None` where the description names no file.
     ///
     /// # Errors
@@ -210,6 +224,15 @@ impl Pond {
             }
             _ => Ok(Some(key)),
         }
+    }
+
+    /// The kernels' program and its signature, `None` where the description names no file.
+    ///
+    /// # Errors
+    /// Files that cannot be read, and a signature that is not `key`'s or not of this program.
+    pub fn program(&self, key: &PublicKey) -> Result<Option<signature::Signed>, KeyError> {
+        let Some(path) = self.kernels.as_ref().map(|path| self.folder.join(path)) else { return Ok(None) };
+        signature::program(&path, key).map(Some)
     }
 
     /// The port of that name.

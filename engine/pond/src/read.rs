@@ -86,7 +86,13 @@ impl Pond {
     /// For a path that is not UTF-8, which no description can have.
     pub fn to_toml(&self) -> Result<String, PondError> {
         let mount = self.huge_pages.as_ref().and_then(|pages| pages.mount.as_ref());
-        for (field, path) in [("model", &self.model), ("key", &self.key), ("huge_pages.mount", &mount.cloned())] {
+        for (field, path) in [
+            ("model", &self.model),
+            ("key", &self.key),
+            ("kernels", &self.kernels),
+            ("netboot", &self.netboot),
+            ("huge_pages.mount", &mount.cloned()),
+        ] {
             if path.as_ref().is_some_and(|path| path.to_str().is_none()) {
                 return Err(PondError::new(field, Problem::Form("a path that is not UTF-8 cannot be written".into())));
             }

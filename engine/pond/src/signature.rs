@@ -3,7 +3,7 @@
 
 use std::ffi::OsString;
 use std::fs::{File, Permissions};
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
@@ -74,4 +74,53 @@ pub fn load(file: &Path) -> Result<[u8; 64], KeyError> {
 pub fn verify(file: &Path, key: &PublicKey) -> Result<bool, KeyError> {
     let signature = load(file)?;
     Ok(key.verify(Domain::Program, &digest_of(file)?, &signature))
+}
+
+/// Largest program that is read; ducks take less.
+const LARGEST: u64 = 64 << 20;
+
+/// A program's bytes and its signature.
+pub type Signed = (Vec<u8>, [u8; 64]);
+
+/// A program's bytes and the signature beside it, which is this key's.
+///
+/// # Errors
+/// [`KeyError::Read`], [`KeyError::Form`]; [`KeyError::Unsigned`] if the signature is not of this program by this key.
+pub fn program(file: &Path, key: &PublicKey) -> Result<Signed, KeyError> {
+    let read = || {
+        if !std::fs::metadata(file)?.is_file() {
+            return Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, "it is not a regular file"));
+        }
+        let mut bytes = Vec::new();
+        File::open(file)?.take(LARGEST).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    };
+    let bytes = read().map_err(|source| KeyError::Read { path: file.into(), source })?;
+    let signature = load(file)?;
+    match key.verify(Domain::Program, blake3::hash(&bytes).as_bytes(), &signature) {
+        true => Ok((bytes, signature)),
+        false => Err(KeyError::Unsigned { path: path_of(file) }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_program_that_is_as_it_was_signed_is_given_out() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("kernels.elf");
+        let key = Key::from_seed([7; 32]);
+        std::fs::write(&file, b"an ELF").expect("a file");
+        assert!(matches!(program(&file, &key.public()), Err(KeyError::Read { .. })), "no signature yet");
+        create(&file, &key).expect("signed");
+        let (bytes, signature) = program(&file, &key.public()).expect("good");
+        assert_eq!((&bytes[..], signature), (&b"an ELF"[..], load(&file).expect("just made")));
+        let other = Key::from_seed([8; 32]).public();
+        assert!(matches!(program(&file, &other), Err(KeyError::Unsigned { .. })));
+        std::fs::write(&file, b"another").expect("a file");
+        let error = program(&file, &key.public()).expect_err("changed").to_string();
+        assert!(error.contains("kernels.elf.sig") && error.contains("duckpond sign"), "{error}");
+    }
 }

@@ -3,10 +3,13 @@
 //! Every name begins with `duckpond_`. Figures of ducks and the queue are read when somebody asks for them, all others count as things
 //! happen.
 
+use std::fmt::Debug;
+use std::hash::Hash;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use prometheus_client::encoding::{EncodeLabelSet, text};
+use prometheus_client::encoding::{EncodeLabelSet, EncodeMetric, text};
+use prometheus_client::metrics::TypedMetric;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -46,9 +49,44 @@ struct OfPort {
     port: String,
 }
 
+/// Every name begins so.
+const PREFIX: &str = "duckpond";
+/// The ways in which answers end.
+const ENDS: [&str; 5] = ["stop", "length", "tool_calls", "cancelled", "error"];
+/// The last line of a page.
+const END: &str = "# EOF\n";
+
+/// What is on the page. The encoder leaves out a family without a series; dashboards and alerts want to know of it all the same.
+struct Names {
+    registry: Registry,
+    /// Of families: the name, and the lines before its series.
+    heads: Vec<(String, String)>,
+}
+
+impl Names {
+    fn family<L, M>(&mut self, name: &str, help: &str, family: &Family<L, M>)
+    where
+        L: EncodeLabelSet + Clone + Eq + Hash + Debug + Send + Sync + 'static,
+        M: EncodeMetric + TypedMetric + Debug + Default + Send + Sync + 'static,
+    {
+        let full = format!("{PREFIX}_{name}");
+        let head = format!("# HELP {full} {help}.\n# TYPE {full} {}\n", M::TYPE.as_str());
+        self.heads.push((full, head));
+        self.registry.register(name, help, family.clone());
+    }
+
+    /// Puts the heads of families without a series before the page's end.
+    fn add_missing(&self, page: &mut String) {
+        let missing = self.heads.iter().filter(|(name, _)| !page.contains(&format!("# TYPE {name} ")));
+        let heads: String = missing.map(|(_, head)| head.as_str()).collect();
+        let end = page.strip_suffix(END).map_or(page.len(), str::len);
+        page.insert_str(end, &heads);
+    }
+}
+
 /// Everything that is measured.
 pub struct Metrics {
-    registry: Registry,
+    names: Names,
     requests: Family<Route, Counter>,
     answers: Family<Ended, Counter>,
     prompt_tokens: Counter,
@@ -115,7 +153,7 @@ impl Metrics {
     /// All at zero.
     pub fn new() -> Metrics {
         let mut metrics = Metrics {
-            registry: Registry::with_prefix("duckpond"),
+            names: Names { registry: Registry::with_prefix(PREFIX), heads: Vec::new() },
             requests: Family::default(),
             answers: Family::default(),
             prompt_tokens: Counter::default(),
@@ -137,43 +175,60 @@ impl Metrics {
             ports: PortMetrics::default(),
         };
         metrics.register();
+        // What is known to come is there from the start, so that a rate over it begins at zero.
+        for reason in ENDS {
+            drop(metrics.answers.get_or_create(&Ended { reason }));
+        }
         metrics
     }
 
+    /// There is such a route.
+    pub fn route(&self, route: &str) {
+        drop(self.requests.get_or_create(&Route { route: route.to_owned(), status: 200 }));
+    }
+
     fn register(&mut self) {
-        let r = &mut self.registry;
-        r.register("http_requests", "HTTP requests answered, by route and status", self.requests.clone());
-        r.register("answers", "Answers, by the way they ended", self.answers.clone());
-        r.register("prompt_tokens", "Prompt tokens", self.prompt_tokens.clone());
-        r.register("cached_prompt_tokens", "Prompt tokens that were still in the caches", self.cached_tokens.clone());
-        r.register("output_tokens", "Tokens generated", self.output_tokens.clone());
-        r.register("draft_tokens", "Drafts judged", self.drafts.clone());
-        r.register("accepted_draft_tokens", "Drafts that held", self.accepted.clone());
-        r.register("time_to_first_token_seconds", "From begin to first token", self.first_token.clone());
-        r.register("time_per_token_seconds", "From one token to the next", self.token.clone());
-        r.register("queue_seconds", "From request to begin", self.queue.clone());
-        r.register("answer_seconds", "From begin to end of an answer", self.answer.clone());
-        r.register("requests_waiting", "Answers that wait for their turn", self.waiting.clone());
-        r.register("requests_running", "Answers being generated", self.running.clone());
-        r.register("ready", "1 once the model is loaded", self.ready.clone());
-        r.register("cache_positions_used", "Positions in the caches after the latest answer", self.cache_used.clone());
-        r.register("cache_positions", "Positions that the caches have", self.cache_size.clone());
-        r.register("take_overs", "Steps whose units were taken over from a duck", self.take_overs.clone());
+        let r = &mut self.names;
+        r.family("http_requests", "HTTP requests answered, by route and status", &self.requests);
+        r.family("answers", "Answers, by the way they ended", &self.answers);
+        r.registry.register("prompt_tokens", "Prompt tokens", self.prompt_tokens.clone());
+        r.registry.register(
+            "cached_prompt_tokens",
+            "Prompt tokens that were still in the caches",
+            self.cached_tokens.clone(),
+        );
+        r.registry.register("output_tokens", "Tokens generated", self.output_tokens.clone());
+        r.registry.register("draft_tokens", "Drafts judged", self.drafts.clone());
+        r.registry.register("accepted_draft_tokens", "Drafts that held", self.accepted.clone());
+        r.registry.register("time_to_first_token_seconds", "From begin to first token", self.first_token.clone());
+        r.registry.register("time_per_token_seconds", "From one token to the next", self.token.clone());
+        r.registry.register("queue_seconds", "From request to begin", self.queue.clone());
+        r.registry.register("answer_seconds", "From begin to end of an answer", self.answer.clone());
+        r.registry.register("requests_waiting", "Answers that wait for their turn", self.waiting.clone());
+        r.registry.register("requests_running", "Answers being generated", self.running.clone());
+        r.registry.register("ready", "1 once the model is loaded", self.ready.clone());
+        r.registry.register(
+            "cache_positions_used",
+            "Positions in the caches after the latest answer",
+            self.cache_used.clone(),
+        );
+        r.registry.register("cache_positions", "Positions that the caches have", self.cache_size.clone());
+        r.family("take_overs", "Steps whose units were taken over from a duck", &self.take_overs);
         let d = &self.ducks;
-        r.register("duck_state", "1 for the state that a duck is in", d.state.clone());
-        r.register("duck_units", "Units of a layer that the plan gives a duck", d.units.clone());
-        r.register("duck_active_units", "Units of a layer that a duck computes now", d.active.clone());
-        r.register("duck_resident_blocks", "Blocks of weights that a duck holds", d.resident.clone());
-        r.register("duck_blocks", "Blocks of weights that a duck is to hold", d.blocks.clone());
-        r.register("duck_step_seconds", "Recent mean time of a duck's step", d.step.clone());
-        r.register("duck_steps", "Steps of a duck so far", d.steps.clone());
-        r.register("duck_retries", "Requests repeated to a duck so far", d.retries.clone());
-        r.register("duck_losses", "Times that a duck fell silent so far", d.losses.clone());
-        r.register("duck_temperature_celsius", "Temperature of a duck", d.temperature.clone());
-        r.register("duck_throttled", "How often a duck was slowed down by heat", d.throttled.clone());
-        r.register("port_up", "1 while a port has a link", self.ports.up.clone());
-        r.register("port_retries", "Frames sent or asked for again on a port so far", self.ports.retries.clone());
-        r.register("port_losses", "Times that ducks of a port fell silent so far", self.ports.losses.clone());
+        r.family("duck_state", "1 for the state that a duck is in", &d.state);
+        r.family("duck_units", "Units of a layer that the plan gives a duck", &d.units);
+        r.family("duck_active_units", "Units of a layer that a duck computes now", &d.active);
+        r.family("duck_resident_blocks", "Blocks of weights that a duck holds", &d.resident);
+        r.family("duck_blocks", "Blocks of weights that a duck is to hold", &d.blocks);
+        r.family("duck_step_seconds", "Recent mean time of a duck's step", &d.step);
+        r.family("duck_steps", "Steps of a duck so far", &d.steps);
+        r.family("duck_retries", "Requests repeated to a duck so far", &d.retries);
+        r.family("duck_losses", "Times that a duck fell silent so far", &d.losses);
+        r.family("duck_temperature_celsius", "Temperature of a duck", &d.temperature);
+        r.family("duck_throttled", "How often a duck was slowed down by heat", &d.throttled);
+        r.family("port_up", "1 while a port has a link", &self.ports.up);
+        r.family("port_retries", "Frames sent or asked for again on a port so far", &self.ports.retries);
+        r.family("port_losses", "Times that ducks of a port fell silent so far", &self.ports.losses);
     }
 
     /// The caches have so many positions.
@@ -223,13 +278,14 @@ impl Metrics {
         self.ports.set(pond);
         let mut page = String::new();
         // Writing to a string fails only where a metric's own encoder does, and none does.
-        let _ = text::encode(&mut page, &self.registry);
+        let _ = text::encode(&mut page, &self.names.registry);
+        self.names.add_missing(&mut page);
         page
     }
 }
 
 /// Counts that somebody else keeps are put into a family that was cleared.
-fn set<L: Clone + std::hash::Hash + Eq>(family: &Family<L, Counter>, labels: &L, value: u64) {
+fn set<L: Clone + Hash + Eq>(family: &Family<L, Counter>, labels: &L, value: u64) {
     family.get_or_create(labels).inc_by(value);
 }
 
@@ -321,5 +377,28 @@ mod tests {
             assert!(page.lines().any(|found| found == line), "{line} is not in\n{page}");
         }
         assert!(!metrics.text(&load, &PondStatus::default()).contains("duck-01"));
+    }
+
+    #[test]
+    fn every_family_is_named_once_also_without_a_series() {
+        let metrics = Metrics::new();
+        let empty = metrics.text(&Load::default(), &PondStatus::default());
+        let port = crate::pond::Port { name: "a".into(), ..Default::default() };
+        let duck = Duck { temperature: Some(40.0), ..Duck::default() };
+        let pond = PondStatus { ports: vec![port], ducks: vec![duck], take_overs: 0 };
+        metrics.route("/health");
+        let full = metrics.text(&Load::default(), &pond);
+        let heads = |page: &str| -> Vec<String> {
+            let mut heads: Vec<String> = page.lines().filter(|l| l.starts_with("# ")).map(str::to_owned).collect();
+            assert_eq!(heads.pop().as_deref(), Some("# EOF"), "{page}");
+            heads.sort();
+            heads
+        };
+        assert_eq!(heads(&empty), heads(&full));
+        assert!(heads(&empty).windows(2).all(|pair| pair[0] != pair[1]), "{empty}");
+        for reason in ENDS {
+            assert!(empty.contains(&format!("duckpond_answers_total{{reason=\"{reason}\"}} 0\n")), "{empty}");
+        }
+        assert!(full.contains("duckpond_http_requests_total{route=\"/health\",status=\"200\"} 0\n"), "{full}");
     }
 }

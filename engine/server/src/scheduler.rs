@@ -25,6 +25,8 @@ use crate::systemd::Systemd;
 const TICK: Duration = Duration::from_millis(250);
 /// How often systemd hears that the model is still loading.
 const LOADING_TICK: Duration = Duration::from_secs(10);
+/// Loading that has not come on for so long is stuck: systemd hears nothing more of it, so that its start time-out holds.
+const STUCK: Duration = Duration::from_secs(600);
 
 /// What a request hears of its task.
 #[derive(Debug)]
@@ -174,11 +176,21 @@ pub struct Load {
     pub broken: Option<String>,
 }
 
+/// A task that waits.
+struct Queued {
+    task: Task,
+    /// Whether any answer of its request has begun; shared by all of them.
+    begun: Arc<AtomicBool>,
+}
+
 #[derive(Default)]
 struct State {
-    queue: FairQueue<Task>,
+    queue: FairQueue<Queued>,
     running: bool,
     ready: bool,
+    /// How far loading is, 0 to 1, and since when.
+    loaded: f32,
+    moved: Option<Instant>,
     percent: u8,
     stopping: bool,
     broken: Option<String>,
@@ -214,11 +226,22 @@ pub struct Loading<'a> {
 }
 
 impl Loading<'_> {
-    /// So much of the whole, 0 to 1.
+    /// So much of the whole, 0 to 1. It never goes back, and may be told as often as something was done, from any thread.
     pub fn at(&self, fraction: f32) {
-        let percent = (fraction.clamp(0.0, 1.0) * 100.0) as u8;
-        self.shared.change(|state| state.percent = percent);
-        self.shared.systemd.loading(percent);
+        let mut state = self.shared.state();
+        if fraction.is_nan() || fraction <= state.loaded {
+            return;
+        }
+        state.loaded = fraction.min(1.0);
+        state.moved = Some(Instant::now());
+        let percent = (state.loaded * 100.0) as u8;
+        if percent > state.percent {
+            state.percent = percent;
+            // Under the lock, so that threads do not overtake each other.
+            self.shared.systemd.loading(percent);
+            drop(state);
+            self.shared.changed.send_replace(());
+        }
     }
 }
 
@@ -282,9 +305,10 @@ impl Scheduler {
         if busy > 0 && waiting + tasks.len() > self.shared.most_waiting {
             return Err(Rejected::Full { waiting, limit: self.shared.most_waiting });
         }
+        let begun = Arc::new(AtomicBool::new(false));
         for task in tasks {
             let client = Arc::clone(&task.client);
-            state.queue.push(&client, task);
+            state.queue.push(&client, Queued { task, begun: Arc::clone(&begun) });
         }
         drop(state);
         self.shared.wake.notify_all();
@@ -316,33 +340,40 @@ impl Scheduler {
         self.shared.changed.subscribe()
     }
 
-    /// Takes no further task; those that wait are told so, what runs goes on.
+    /// Takes no further task. Requests of which nothing has begun are told so; what runs goes on, with all answers of its request.
     pub fn stop(&self) {
-        let mut waiting = Vec::new();
-        self.shared.change(|state| {
-            state.stopping = true;
-            waiting = state.queue.remove_if(|_| true);
-        });
-        for task in waiting {
-            let _ = task.listener.send((task.index, Update::Failed(TaskError::Stopping)));
-        }
+        self.refuse_waiting(|queued| !queued.begun.load(Ordering::SeqCst));
     }
 
     /// Ends what runs, too.
     pub fn abort(&self) {
         self.shared.abort.store(true, Ordering::SeqCst);
-        self.stop();
+        self.refuse_waiting(|_| true);
+    }
+
+    fn refuse_waiting(&self, which: impl FnMut(&Queued) -> bool) {
+        let mut refused = Vec::new();
+        self.shared.change(|state| {
+            state.stopping = true;
+            refused = state.queue.remove_if(which);
+        });
+        for Queued { task, .. } in refused {
+            let _ = task.listener.send((task.index, Update::Failed(TaskError::Stopping)));
+        }
     }
 }
 
-/// Loads, and tells systemd meanwhile that it goes on, also where it has no news for a long time.
+/// Loads, and tells systemd meanwhile that it goes on, also where the next percent takes a long time.
 fn still_loading<R>(shared: &Shared, load: impl FnOnce() -> R) -> R {
     let (loaded, wait) = channel::<()>();
+    let begun = Instant::now();
     std::thread::scope(|scope| {
         scope.spawn(move || {
             while wait.recv_timeout(LOADING_TICK) == Err(RecvTimeoutError::Timeout) {
-                let percent = shared.state().percent;
-                shared.systemd.loading(percent);
+                let state = shared.state();
+                if state.moved.unwrap_or(begun).elapsed() < STUCK {
+                    shared.systemd.loading(state.percent);
+                }
             }
         });
         // Also if it panics.
@@ -353,7 +384,7 @@ fn still_loading<R>(shared: &Shared, load: impl FnOnce() -> R) -> R {
 
 /// Nobody will ever hear the answers of these.
 fn drop_deserted(state: &mut State) {
-    state.queue.remove_if(|task| task.listener.is_closed());
+    state.queue.remove_if(|queued| queued.task.listener.is_closed());
 }
 
 fn chain(error: &(dyn std::error::Error + 'static)) -> String {
@@ -374,6 +405,7 @@ struct Broken<'a> {
 impl Broken<'_> {
     fn because(&self, reason: &str) {
         tracing::error!("no more answers: {reason}");
+        self.shared.systemd.failed(reason);
         self.shared.change(|state| {
             state.broken.get_or_insert_with(|| reason.to_owned());
         });
@@ -398,6 +430,7 @@ fn run<B: Backend>(shared: &Shared, mut backend: B) {
     let pond = backend.pond();
     shared.change(|state| {
         state.pond = Some(pond);
+        state.loaded = 1.0;
         state.percent = 100;
         state.ready = true;
     });
@@ -412,6 +445,8 @@ fn run<B: Backend>(shared: &Shared, mut backend: B) {
             return Broken { shared }.because(&reason);
         }
     }
+    // Whoever waits for the end of all answers may not have heard of one that nobody wanted any more.
+    shared.change(|_| ());
 }
 
 fn status_line(shared: &Shared) -> String {
@@ -431,9 +466,12 @@ fn next(shared: &Shared) -> Option<Option<Task>> {
         }
         state = shared.wake.wait_timeout(state, TICK).unwrap_or_else(PoisonError::into_inner).0;
     }
-    let task = state.queue.pop();
-    state.running = task.is_some();
-    Some(task)
+    let queued = state.queue.pop();
+    state.running = queued.is_some();
+    Some(queued.map(|Queued { task, begun }| {
+        begun.store(true, Ordering::SeqCst);
+        task
+    }))
 }
 
 /// Answers a task. Returns why no further one can be.

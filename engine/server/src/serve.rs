@@ -19,7 +19,7 @@ use crate::backend::{Backend, BoxError, ModelInfo};
 use crate::keys::{KeyError, Keys};
 use crate::listen;
 use crate::metrics::Metrics;
-use crate::scheduler::{Loading, Scheduler};
+use crate::scheduler::{Load, Loading, Scheduler};
 use crate::systemd::Systemd;
 use crate::tls::{Tls, TlsError};
 
@@ -90,22 +90,22 @@ pub struct Server {
     scheduler: Scheduler,
     thread: JoinHandle<()>,
     address: SocketAddr,
+    url: String,
     close: watch::Sender<bool>,
     served: tokio::task::JoinHandle<()>,
     keys: Option<Arc<Keys>>,
     grace: Duration,
     systemd: Arc<Systemd>,
-    https: bool,
 }
 
 impl Server {
-    /// Listens at once, and has `load` load the model meanwhile.
+    /// Listens at once, and has `load` load the model meanwhile; it is told the server's address.
     ///
     /// # Errors
     /// [`ServeError`]; a model that cannot be loaded is one of [`run`](Self::run).
     pub fn start<B: Backend + 'static>(
         options: Options,
-        load: impl FnOnce(&Loading<'_>) -> Result<B, BoxError> + Send + 'static,
+        load: impl FnOnce(&Loading<'_>, &str) -> Result<B, BoxError> + Send + 'static,
     ) -> Result<Server, ServeError> {
         let Options { host, port, keys, allow_anyone, tls, guard, limits, defaults, model, tokenizer } = options;
         if keys.is_none() && !host.is_loopback() && !allow_anyone {
@@ -113,7 +113,6 @@ impl Server {
         }
         let keys = keys.map(|path| Keys::open(&path)).transpose()?.map(Arc::new);
         let tls = tls.map(|(certificate, key)| Tls::open(&certificate, &key)).transpose()?;
-        let https = tls.is_some();
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(THREADS)
             .thread_name("http")
@@ -124,6 +123,9 @@ impl Server {
         let fault = |source| ServeError::Listen { address, source };
         let listener = runtime.block_on(TcpListener::bind(address)).map_err(fault)?;
         let address = listener.local_addr().map_err(fault)?;
+        let url = format!("{}://{address}", if tls.is_some() { "https" } else { "http" });
+        let of_load = url.clone();
+        let load = move |loading: &Loading<'_>| load(loading, &of_load);
         let metrics = Arc::new(Metrics::new());
         metrics.caches(model.max_len);
         let systemd = Arc::new(Systemd::of_process());
@@ -143,13 +145,12 @@ impl Server {
         });
         let (close, closing) = watch::channel(false);
         let served = runtime.spawn(listen::serve(listener, tls, routes(app), connections, closing));
-        Ok(Server { runtime, scheduler, thread, address, close, served, keys, grace, systemd, https })
+        Ok(Server { runtime, scheduler, thread, address, url, close, served, keys, grace, systemd })
     }
 
     /// Where it listens.
-    pub fn url(&self) -> String {
-        let scheme = if self.https { "https" } else { "http" };
-        format!("{scheme}://{}", self.address)
+    pub fn url(&self) -> &str {
+        &self.url
     }
 
     /// The address, with the port that was found.
@@ -213,14 +214,17 @@ impl Server {
         }
     }
 
-    /// Takes no new requests, lets what runs end within the limit, closes all connections.
+    /// Takes no new requests, lets those of which something runs end within the limit, closes all connections.
     pub fn stop(self) {
-        self.systemd.stopping(self.grace);
+        if self.scheduler.load().broken.is_none() {
+            self.systemd.stopping(self.grace);
+        }
         self.scheduler.stop();
         self.runtime.block_on(async {
             let end = Instant::now() + self.grace;
             let mut changes = self.scheduler.changes();
-            while self.scheduler.load().running > 0 {
+            let busy = |load: Load| load.running + load.waiting > 0 && load.broken.is_none();
+            while busy(self.scheduler.load()) {
                 if timeout_at(end, changes.changed()).await.is_err() {
                     tracing::warn!("an answer is cut off: it would take longer than {} s", self.grace.as_secs());
                     self.scheduler.abort();

@@ -1,8 +1,8 @@
 //! What systemd is told: readiness, a line of status, that the engine is alive, that a reload or a stop is under way.
 //!
 //! Outside systemd all of it does nothing. The watchdog is fed by the scheduler's thread alone, between steps and while idle, so that
-//! a stuck engine is noticed although the HTTP side still answers. That thread never waits for systemd: what it says goes through another
-//! one, and is dropped if that cannot keep up.
+//! a stuck engine is noticed although the HTTP side still answers. That thread, loading included, never waits for systemd: what it says goes
+//! through another one, in order, and is dropped if that cannot keep up.
 
 use std::sync::Mutex;
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -15,8 +15,10 @@ const EXTEND_BY: Duration = Duration::from_secs(60);
 /// Status lines come no faster.
 const BETWEEN_LINES: Duration = Duration::from_secs(1);
 
-/// Messages of the engine's thread on their way.
-const MOST_QUEUED: usize = 64;
+/// Messages of the engine's thread on their way: more than a start has percents, so none of these is dropped.
+const MOST_QUEUED: usize = 256;
+/// How long a failure waits until systemd has heard of it: the process ends then.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// The connection to systemd, if there is one.
 #[derive(Debug, Default)]
@@ -33,6 +35,10 @@ pub struct Systemd {
 enum Said {
     Alive,
     Status(String),
+    Loading(u8),
+    Ready,
+    /// Why, and who waits until it is told.
+    Failed(String, SyncSender<()>),
 }
 
 #[derive(Debug, Default)]
@@ -57,16 +63,30 @@ impl Systemd {
         }
     }
 
+    /// Passes something on in order, unless too much waits already.
+    fn queue(&self, said: Said) -> bool {
+        self.queue.as_ref().is_some_and(|queue| queue.try_send(said).is_ok())
+    }
+
     /// Weights are loading.
     pub fn loading(&self, percent: u8) {
-        let line = format!("loading the model: {percent} %");
-        let extend = u32::try_from(EXTEND_BY.as_micros()).unwrap_or(u32::MAX);
-        self.tell(&[NotifyState::ExtendTimeoutUsec(extend), NotifyState::Status(&line)]);
+        self.queue(Said::Loading(percent));
     }
 
     /// Requests can be answered.
     pub fn ready(&self) {
-        self.tell(&[NotifyState::Ready, NotifyState::Status("ready")]);
+        // This one must not be lost.
+        if !self.queue(Said::Ready) {
+            self.tell(&READY);
+        }
+    }
+
+    /// There will be no more answers; the process is about to end with an exit code that says so.
+    pub fn failed(&self, reason: &str) {
+        let (told, wait) = sync_channel(1);
+        if self.queue(Said::Failed(format!("failed: {reason}"), told)) {
+            let _ = wait.recv_timeout(LAST_WORDS);
+        }
     }
 
     /// A reload begins; [`ready`](Self::ready) ends it.
@@ -106,6 +126,8 @@ impl Systemd {
     }
 }
 
+const READY: [NotifyState<'static>; 2] = [NotifyState::Ready, NotifyState::Status("ready")];
+
 fn notify(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
         tracing::warn!("cannot tell systemd: {error}");
@@ -120,6 +142,16 @@ fn messenger() -> Option<SyncSender<Said>> {
             match said {
                 Said::Alive => notify(&[NotifyState::Watchdog]),
                 Said::Status(line) => notify(&[NotifyState::Status(&line)]),
+                Said::Loading(percent) => {
+                    let line = format!("loading the model: {percent} %");
+                    let extend = u32::try_from(EXTEND_BY.as_micros()).unwrap_or(u32::MAX);
+                    notify(&[NotifyState::ExtendTimeoutUsec(extend), NotifyState::Status(&line)]);
+                }
+                Said::Ready => notify(&READY),
+                Said::Failed(line, told) => {
+                    notify(&[NotifyState::Status(&line)]);
+                    let _ = told.send(());
+                }
             }
         }
     });

@@ -163,7 +163,7 @@ impl Ducks {
                     Some(faults) => Box::new(Faulty::new(port, *faults, seed + at as u64)),
                     None => port,
                 };
-                remote::Port { name: format!("port-{at}"), link }
+                remote::Port::new(format!("port-{at}"), link)
             })
             .collect();
         let ducks = (0..self.running.len())

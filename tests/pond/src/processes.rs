@@ -290,7 +290,7 @@ impl Processes {
                 Some(faults) => Box::new(Faulty::new(link, *faults, seed + at as u64)),
                 None => link,
             };
-            remote::Port { name: format!("port-{at}"), link }
+            remote::Port::new(format!("port-{at}"), link)
         });
         let ducks = (0..self.ducks.len()).map(|duck| {
             let port = duck / self.options.ducks;

@@ -1,10 +1,14 @@
 //! Ducks that trouble a pond without being simply dead: late ones, changed ones, doubles, such with less memory than before, slow ones.
 
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use decode::{Engine, EngineOptions};
 use flock::Flock;
 use flock::remote::{DuckState, Options, PondStatus};
+use link::{Hub, Link, LinkStats, Mac, Waker};
 use model::Numerics;
 use pond_tests::ducks::{Ducks, PondOptions};
 use pond_tests::{Answer, answer_with, duckling_folder, greedy_request, load};
@@ -130,6 +134,107 @@ fn a_duck_that_comes_late_gets_its_share() {
     wait_for(&mut engine, "they have come", |s| s.ducks.iter().all(|d| d.state == DuckState::Ready));
     answers(&mut engine, |_| ());
     assert_eq!(status(&mut engine).host_units, 0);
+}
+
+/// A link whose thread panics once it is told to: a fault of this program in one port.
+struct Breaks {
+    inner: Box<dyn Link>,
+    broken: Arc<AtomicBool>,
+}
+
+impl Link for Breaks {
+    fn mac(&self) -> Mac {
+        self.inner.mac()
+    }
+
+    fn mtu(&self) -> usize {
+        self.inner.mtu()
+    }
+
+    fn speed(&self) -> u32 {
+        self.inner.speed()
+    }
+
+    fn tx(&mut self, fill: &mut dyn FnMut(&mut [u8]) -> usize) -> bool {
+        self.inner.tx(fill)
+    }
+
+    fn flush(&mut self) {
+        self.inner.flush();
+    }
+
+    fn rx(&mut self, each: &mut dyn FnMut(&[u8])) -> usize {
+        assert!(!self.broken.load(Ordering::Relaxed), "broken on purpose");
+        self.inner.rx(each)
+    }
+
+    fn wait(&mut self, timeout: Option<Duration>) {
+        self.inner.wait(timeout);
+    }
+
+    fn waker(&self) -> Waker {
+        self.inner.waker()
+    }
+
+    fn stats(&self) -> LinkStats {
+        self.inner.stats()
+    }
+
+    fn describe(&self) -> String {
+        self.inner.describe()
+    }
+}
+
+/// Makes a port one that can be broken by the switch that is returned.
+fn breaks(options: &mut Options, port: usize) -> Arc<AtomicBool> {
+    let broken = Arc::new(AtomicBool::new(false));
+    let inner = std::mem::replace(&mut options.ports[port].link, Box::new(Hub::new().port(Mac([2; 6]), 1500)));
+    options.ports[port].link = Box::new(Breaks { inner, broken: Arc::clone(&broken) });
+    broken
+}
+
+#[test]
+fn a_port_that_breaks_costs_one_answer_and_others_go_on_without_its_ducks() {
+    for ports in [1, 2] {
+        let mut ducks = Ducks::start(PondOptions { ports, ducks: 2, ..PondOptions::default() });
+        let mut options = ducks.host();
+        let broken = breaks(&mut options, 0);
+        let mut engine = engine(options);
+        answers(&mut engine, |_| ());
+        let cases = golden::duckling_greedy();
+        let case = cases.iter().max_by_key(|case| case.greedy_ids.len()).expect("there are some");
+        let mut seen = 0;
+        let failed = engine.generate(&greedy_request(&case.prompt_ids, TOKENS, false), &mut |event| {
+            if matches!(event, decode::Event::Token(_)) {
+                seen += 1;
+                broken.fetch_or(seen == 5, Ordering::Relaxed);
+            }
+            ControlFlow::Continue(())
+        });
+        let failed = failed.map(|_| ()).expect_err("its sums are lost");
+        assert!(format!("{failed:?}").contains("DomainEnded { port: \"port-0\" }"), "{failed:?}");
+        answers(&mut engine, |_| ());
+        let after = status(&mut engine);
+        let computing: u32 = after.ducks[2..].iter().map(|duck| duck.active).sum();
+        assert_eq!(after.host_units + computing, 32, "{after:?}");
+        assert!(ports == 1 || computing > 0, "{after:?}");
+        for lost in &after.ducks[..2] {
+            assert_eq!((lost.state, lost.active), (DuckState::Silent, 0), "{after:?}");
+            assert!(lost.note.contains("port has stopped working"), "{after:?}");
+        }
+    }
+}
+
+#[test]
+fn a_port_that_breaks_while_nothing_runs_costs_nothing() {
+    let mut ducks = Ducks::start(PondOptions { ducks: 2, ..PondOptions::default() });
+    let mut options = ducks.host();
+    let broken = breaks(&mut options, 0);
+    let mut engine = engine(options);
+    broken.store(true, Ordering::Relaxed);
+    wait_for(&mut engine, "the port is lost", |s| s.ducks.iter().all(|d| d.state == DuckState::Silent));
+    answers(&mut engine, |_| ());
+    assert_eq!(status(&mut engine).host_units, 32);
 }
 
 #[test]

@@ -6,6 +6,7 @@
 pub mod bandwidth;
 pub mod kernels;
 mod report;
+pub mod serving;
 mod synthetic;
 pub mod weights;
 

@@ -23,6 +23,9 @@ pub struct Owner {
     pub pid: u32,
     /// What it was started as.
     pub command: String,
+    /// Where it answers over HTTP, if it does.
+    #[serde(default)]
+    pub url: Option<String>,
 }
 
 /// The lock, held until it is dropped or the process ends in whatever way.
@@ -40,18 +43,18 @@ pub fn paths(key: &PublicKey) -> Result<(PathBuf, PathBuf), DucksError> {
 }
 
 impl Lock {
-    /// Takes the pond. Somebody who only looks holds it for a moment, so that is waited for.
+    /// Takes the pond for an engine, which may answer at `url`. Somebody who only looks holds it for a moment, so that is waited for.
     ///
     /// # Errors
     /// [`DucksError::Held`] by whom.
-    pub fn take(key: &PublicKey) -> Result<Lock, DucksError> {
+    pub fn take(key: &PublicKey, url: Option<&str>) -> Result<Lock, DucksError> {
         for _ in 0..LOOKS {
-            match Lock::try_once(key) {
+            match Lock::for_engine(key, url) {
                 Err(DucksError::Held { .. }) => std::thread::sleep(BETWEEN),
                 other => return other,
             }
         }
-        Lock::try_once(key)
+        Lock::for_engine(key, url)
     }
 
     /// Takes the pond if nobody has it now.
@@ -59,6 +62,10 @@ impl Lock {
     /// # Errors
     /// As [`Lock::take`].
     pub fn try_once(key: &PublicKey) -> Result<Lock, DucksError> {
+        Lock::for_engine(key, None)
+    }
+
+    fn for_engine(key: &PublicKey, url: Option<&str>) -> Result<Lock, DucksError> {
         let (path, socket) = paths(key)?;
         let failed = |source| DucksError::Runtime { path: path.clone(), source };
         let mut options = OpenOptions::new();
@@ -71,7 +78,7 @@ impl Lock {
             });
         }
         let command: Vec<String> = std::env::args().take(2).collect();
-        let owner = Owner { pid: std::process::id(), command: command.join(" ") };
+        let owner = Owner { pid: std::process::id(), command: command.join(" "), url: url.map(str::to_owned) };
         let text = serde_json::to_string(&owner).unwrap_or_default();
         file.set_len(0).and_then(|()| file.rewind()).and_then(|()| file.write_all(text.as_bytes())).map_err(failed)?;
         // A socket without a lock is what an owner that was killed has left.

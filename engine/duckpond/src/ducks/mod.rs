@@ -55,7 +55,7 @@ pub enum DucksError {
         reason: String,
     },
     /// The pond is in use.
-    #[error("the pond is in use by {}: end that, or ask it by `duckpond ducks`", owner_text(owner))]
+    #[error("the pond is in use by {}: {}", owner_text(owner), way_out(owner))]
     Held {
         /// By whom, if that can be read.
         owner: Option<Owner>,
@@ -102,6 +102,9 @@ pub enum DucksError {
         /// The file.
         path: PathBuf,
     },
+    /// Images that ducks boot out of.
+    #[error(transparent)]
+    Netboot(#[from] crate::netboot::NetbootError),
     /// Only a running engine can.
     #[error("no engine runs on this pond, so nobody can reset its ducks: start one first")]
     NotRunning,
@@ -111,6 +114,17 @@ fn owner_text(owner: &Option<Owner>) -> String {
     match owner {
         Some(owner) => format!("process {} ({})", owner.pid, crate::error::one_line(&owner.command)),
         None => "another process".into(),
+    }
+}
+
+/// What to do where somebody else has the pond.
+fn way_out(owner: &Option<Owner>) -> String {
+    match owner.as_ref().and_then(|owner| owner.url.as_deref()) {
+        Some(url) => {
+            let url = crate::error::one_line(url);
+            format!("have that answer, by `duckpond generate --url {url} PROMPT` or `duckpond chat --url {url}`")
+        }
+        None => "end that, or ask it by `duckpond ducks`".into(),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::fs;
 
 use flock::Flock;
-use flock::remote::{DuckSpec, DuckState, Options, Port};
+use flock::remote::{DuckSpec, DuckState, DuckStatus, Options, Port, Program};
 use model::Numerics;
 use model::program::Model;
 use pond::Pond;
@@ -13,6 +13,7 @@ use super::DucksError;
 use super::bars::Bars;
 use super::control::Control;
 use super::lock::Lock;
+use crate::netboot::service::{images, service};
 use crate::output::say;
 use crate::signals::Interruptible;
 
@@ -32,11 +33,16 @@ pub fn read(file: &std::path::Path) -> Result<(Pond, Key), crate::error::Error> 
     Ok((description, key))
 }
 
-/// Opens a description's links.
+/// What machines that boot send, beside the pond's own frames.
+const IPV4: u16 = 0x0800;
+const ARP: u16 = 0x0806;
+
+/// Opens a description's links, with what answers machines that boot behind them.
 ///
 /// # Errors
-/// A link that cannot be opened, by its port's name.
+/// A link that cannot be opened, by its port's name; images that ducks cannot boot out of.
 pub fn links(description: &Pond) -> Result<Vec<Port>, DucksError> {
+    let images = images(description)?;
     let open = |port: &pond::Port| {
         let failed = |reason: &dyn std::error::Error| DucksError::Link {
             port: port.name.clone(),
@@ -45,13 +51,19 @@ pub fn links(description: &Pond) -> Result<Vec<Port>, DucksError> {
         };
         let spec: link::Spec = port.link.as_str().parse().map_err(|error: link::SpecError| failed(&error))?;
         let mtu = port.mtu.map(|mtu| mtu as usize);
-        let link = spec.open(wire::ETHERTYPE, mtu).map_err(|error| failed(&error))?;
-        Ok(Port { name: port.name.clone(), link })
+        let types: &[u16] = if images.is_some() { &[wire::ETHERTYPE, IPV4, ARP] } else { &[wire::ETHERTYPE] };
+        let link = spec.open_for(types, mtu).map_err(|error| failed(&error))?;
+        let boot = match &images {
+            Some(files) => service(description, port, &*link, files)?,
+            None => None,
+        };
+        Ok(Port { name: port.name.clone(), link, boot })
     };
     description.ports.iter().map(open).collect()
 }
 
-/// Takes the pond, finds its ducks, and loads them. Ducks that are not there are computed for by the host, with a warning.
+/// Takes the pond, finds its ducks, and loads them. Ducks that are not there are computed for by the host, with a warning. `progress` is told
+/// which part of the ducks' weights is where it belongs, 0 to 1; `url` is where this engine answers, for whoever finds the pond taken.
 ///
 /// # Errors
 /// A pond that another engine holds, links that cannot be opened, ducks without enough memory.
@@ -61,8 +73,10 @@ pub fn open(
     model: &Model,
     numerics: Numerics,
     chunk: usize,
+    progress: &dyn Fn(f32),
+    url: Option<&str>,
 ) -> Result<(Flock, Held), crate::error::Error> {
-    let lock = Lock::take(&key.public())?;
+    let lock = Lock::take(&key.public(), url)?;
     let ports = links(description)?;
     let ducks = description
         .ducks
@@ -75,7 +89,9 @@ pub fn open(
             speed: 1.0,
         })
         .collect();
-    let options = Options { max_lanes: chunk, ..Options::new(ports, ducks, key, host_id()) };
+    let program = description.program(&key.public())?;
+    let program = program.map(|(bytes, signature)| Program { bytes: bytes.into(), signature });
+    let options = Options { max_lanes: chunk, program, ..Options::new(ports, ducks, key, host_id()) };
     let mut flock = Flock::remote(model, numerics, options).map_err(decode::EngineError::from)?;
     let remote = flock.as_remote().expect("made with ducks behind links");
     let control = Control::start(lock.socket(), remote.handle())?;
@@ -83,6 +99,7 @@ pub fn open(
     let interruptible = Interruptible::begin();
     let waited = remote.wait_ready(&mut |status| {
         bars.update(status);
+        progress(loaded(status));
         !interruptible.is_raised()
     });
     drop(bars);
@@ -93,6 +110,15 @@ pub fn open(
     drop(interruptible);
     warn_of_missing(&remote.status());
     Ok((flock, Held { _control: control, _lock: lock }))
+}
+
+/// The part of the weights that ducks hold of those that they are to hold. Those of ducks that are not there do not count.
+fn loaded(status: &flock::remote::PondStatus) -> f32 {
+    let sum = |blocks: fn(&DuckStatus) -> u32| status.ducks.iter().map(|duck| f64::from(blocks(duck))).sum::<f64>();
+    match sum(|duck| duck.blocks) {
+        0.0 => 0.0,
+        blocks => (sum(|duck| duck.resident) / blocks) as f32,
+    }
 }
 
 /// One line for ducks that take no part, and what that means.
@@ -122,4 +148,21 @@ fn host_id() -> [u8; 16] {
     let machine = fs::read("/etc/machine-id").or_else(|_| fs::read("/proc/sys/kernel/hostname")).unwrap_or_default();
     let digest = blake3::derive_key("duckpond host id 1", machine.trim_ascii());
     *digest.first_chunk().expect("a digest has 32 bytes")
+}
+
+#[cfg(test)]
+mod tests {
+    use flock::remote::PondStatus;
+
+    use super::*;
+
+    #[test]
+    fn progress_is_the_part_of_all_blocks() {
+        let duck = |resident, blocks| DuckStatus { resident, blocks, ..DuckStatus::default() };
+        let status = |ducks: &[DuckStatus]| PondStatus { ducks: ducks.to_vec(), ..PondStatus::default() };
+        assert_eq!(loaded(&status(&[])), 0.0);
+        assert_eq!(loaded(&status(&[duck(0, 0), duck(0, 30)])), 0.0);
+        assert_eq!(loaded(&status(&[duck(10, 10), duck(5, 30), duck(0, 0)])), 0.375);
+        assert_eq!(loaded(&status(&[duck(10, 10), duck(30, 30)])), 1.0);
+    }
 }

@@ -19,6 +19,8 @@ pub struct Served {
     pub child: Child,
     pub address: SocketAddr,
     stderr: BufReader<ChildStderr>,
+    /// Warnings between the two lines that every server writes.
+    pub said_before_ready: String,
     pub scratch: Scratch,
 }
 
@@ -71,8 +73,16 @@ impl Served {
         let listening = line("listening on ");
         let (_, address) = listening.trim().rsplit_once('/').expect("an address");
         let address = address.parse().expect("an address");
-        line("ready: ");
-        Served { child, address, stderr, scratch }
+        let mut said_before_ready = String::new();
+        loop {
+            let more = line("");
+            assert!(!more.is_empty(), "it ended: {said_before_ready}");
+            if more.starts_with("ready: ") {
+                break;
+            }
+            said_before_ready += &more;
+        }
+        Served { child, address, stderr, said_before_ready, scratch }
     }
 
     pub fn connect(&self) -> TcpStream {

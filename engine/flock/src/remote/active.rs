@@ -87,7 +87,10 @@ impl Memory for SeatMemory {
     }
 
     fn read_block(&self, block: u32, offset: u32, out: &mut [u8]) {
-        let (layer, slice, expert) = self.list.units[block as usize];
+        let Some(&(layer, slice, expert)) = self.list.units.get(block as usize) else {
+            let program = self.list.program.as_deref().unwrap_or_default();
+            return out.copy_from_slice(&program[offset as usize..][..out.len()]);
+        };
         let unit = self.slices.unit(layer.into(), slice.into(), expert.into());
         if offset == 0 {
             // This thread must not wait for a disk in the middle of a step.

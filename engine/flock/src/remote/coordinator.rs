@@ -19,6 +19,9 @@ use crate::plan::units_below;
 
 impl Remote {
     /// Handles every report. Returns whether there was one.
+    ///
+    /// # Errors
+    /// A domain has ended while steps were under way: their sums are lost. Once these are abandoned, everything goes on without its ducks.
     pub(super) fn drain(&mut self) -> Result<bool, FlockError> {
         let mut any = false;
         loop {
@@ -30,11 +33,32 @@ impl Remote {
             any = true;
         }
         self.forgive();
-        let ended = |handle: &&Handle| handle.thread.as_ref().is_some_and(JoinHandle::is_finished);
-        match self.domains.iter().find(ended) {
-            Some(handle) => Err(FlockError::DomainEnded { port: handle.name.clone() }),
-            None => Ok(any),
+        let ended = |handle: &Handle| handle.thread.as_ref().is_some_and(JoinHandle::is_finished);
+        while let Some(domain) = self.domains.iter().position(ended) {
+            self.ended(domain);
+            any = true;
+            if !self.steps.is_empty() {
+                return Err(FlockError::DomainEnded { port: self.domains[domain].name.clone() });
+            }
         }
+        Ok(any)
+    }
+
+    /// A domain's thread has ended, which is a fault of this program. Its ducks are lost until the engine is started again; others and the host
+    /// compute for them.
+    fn ended(&mut self, domain: usize) {
+        let handle = &mut self.domains[domain];
+        // It has panicked, and has said so itself.
+        let _ = handle.thread.take().map(JoinHandle::join);
+        tracing::error!(port = %handle.name, "the port has stopped working; its ducks are lost until this program is started again");
+        self.view.told().ended[domain] = true;
+        for at in 0..self.ducks.len() {
+            if self.ducks[at].spec.port == domain {
+                self.ducks[at].unfit_until = None;
+                self.enter(at, DuckState::Silent, String::new());
+            }
+        }
+        self.stale = true;
     }
 
     pub(super) fn on_report(&mut self, report: Report) -> Result<(), FlockError> {

@@ -3,6 +3,7 @@
 //! The loop does what is there to do (commands, frames, timers, frames to send) and otherwise spins a little, then yields, then sleeps until a
 //! frame, a command or a timer. Nothing here decides who computes what; a domain says what it has lost and is told what to do.
 
+mod booting;
 mod ducks;
 mod steps;
 
@@ -22,6 +23,7 @@ use wire::frozen::Announce;
 use wire::host::{Broadcast, Config};
 use wire::{Limits, Micros};
 
+use super::Program;
 use super::active::{Active, Steps};
 use super::list::DuckList;
 use super::message::{Command, Report};
@@ -56,11 +58,13 @@ pub(super) struct Parts {
     pub index: usize,
     pub name: String,
     pub link: Box<dyn Link>,
+    pub boot: Option<boot::Service>,
     /// Place of each seat's duck among all ducks, its name, and its address if that is known.
     pub ducks: Vec<(usize, String, Option<Mac>)>,
     pub shape: Shape,
     pub hidden: usize,
     pub slices: Arc<Slices>,
+    pub program: Option<Program>,
     /// For every session; identity and limits are filled in.
     pub config: Config,
     pub commands: Receiver<Command>,
@@ -98,10 +102,13 @@ pub(super) struct Domain {
     index: usize,
     name: String,
     link: Box<dyn Link>,
+    /// Answers machines that boot.
+    boot: Option<boot::Service>,
     seats: Vec<Seat>,
     shape: Shape,
     hidden: usize,
     slices: Arc<Slices>,
+    program: Option<Program>,
     config: Config,
     limits: Option<Limits>,
     lists: Vec<Arc<DuckList>>,
@@ -132,10 +139,12 @@ impl Domain {
             index: parts.index,
             name: parts.name,
             link: parts.link,
+            boot: parts.boot,
             seats,
             shape: parts.shape,
             hidden: parts.hidden,
             slices: parts.slices,
+            program: parts.program,
             config: parts.config,
             limits: None,
             lists: Vec::new(),
@@ -177,6 +186,7 @@ impl Domain {
             self.timers(now);
             self.begin_waiting(now);
             busy |= self.transmit(now);
+            busy |= self.answer_booting();
             busy |= self.events(now);
             self.look_for_late(now);
             busy |= self.settle();
@@ -200,7 +210,7 @@ impl Domain {
     /// Until a frame, a waker, or the next timer.
     fn sleep(&mut self) {
         let timers = self.seats.iter().filter_map(|seat| seat.peer.as_ref()?.next_timeout());
-        let next = timers.chain(self.looks_for_ducks().then_some(self.discover_at)).min();
+        let next = timers.chain(self.looks_for_ducks().then_some(self.discover_at)).chain(self.booting_at()).min();
         let now = self.now();
         let wait = next.map(|at| Duration::from_micros(at.saturating_sub(now)));
         if wait.is_none_or(|wait| !wait.is_zero()) {

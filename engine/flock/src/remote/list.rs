@@ -1,11 +1,15 @@
 //! The list of blocks of one duck: the units that it holds, in the order in which [`wire::list`] wants them.
 
+use std::sync::Arc;
+
 use kernels::tree::{Node, Shape};
 use model::converted::Slices;
-use wire::list::Entry;
+use wire::list::{Entry, PROGRAM_LAYER};
+
+use super::Program;
 
 /// A duck's list, and where each block's bytes are.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct DuckList {
     /// As it travels.
     pub bytes: Vec<u8>,
@@ -13,6 +17,8 @@ pub(super) struct DuckList {
     pub units: Vec<(u16, u16, u16)>,
     /// Bytes of all blocks.
     pub len: u64,
+    /// The last block, after all units, if there is one.
+    pub program: Option<Arc<[u8]>>,
 }
 
 impl DuckList {
@@ -37,5 +43,22 @@ impl DuckList {
         }
         list.len = list.units.len() as u64 * u64::from(length);
         list
+    }
+
+    /// The same, and the kernels' program.
+    pub fn with_program(&self, program: &Program) -> DuckList {
+        let (digest, length) = (program.digest(), program.bytes.len() as u32);
+        let mut list = self.clone();
+        list.bytes.extend_from_slice(&Entry { layer: PROGRAM_LAYER, node: 0, length, digest }.emit());
+        list.len += u64::from(length);
+        list.program = Some(Arc::clone(&program.bytes));
+        list
+    }
+}
+
+impl Program {
+    /// Of its bytes.
+    pub fn digest(&self) -> [u8; 32] {
+        *blake3::hash(&self.bytes).as_bytes()
     }
 }

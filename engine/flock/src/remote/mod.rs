@@ -73,6 +73,15 @@ pub struct Port {
     pub name: String,
     /// Its link.
     pub link: Box<dyn Link>,
+    /// Answers machines that boot behind it.
+    pub boot: Option<boot::Service>,
+}
+
+impl Port {
+    /// A port whose ducks boot by themselves.
+    pub fn new(name: impl Into<String>, link: Box<dyn Link>) -> Port {
+        Port { name: name.into(), link, boot: None }
+    }
 }
 
 /// A duck, as the pond's description has it.
@@ -88,6 +97,15 @@ pub struct DuckSpec {
     pub memory: Option<u64>,
     /// Relative speed, 1 for most.
     pub speed: f64,
+}
+
+/// The kernels as a program, for ducks that run them in ring 3 and have none built in.
+#[derive(Clone, Debug)]
+pub struct Program {
+    /// The ELF.
+    pub bytes: Arc<[u8]>,
+    /// Of [`wire::key::Domain::Program`] and the blake3 digest of `bytes`, by the pond's key.
+    pub signature: [u8; 64],
 }
 
 /// How a pond is run.
@@ -112,6 +130,8 @@ pub struct Options {
     pub host_units: u32,
     /// Whether ducks hold replicas in memory left over.
     pub replicas: bool,
+    /// What ducks without kernels of their own are sent.
+    pub program: Option<Program>,
 }
 
 impl Options {
@@ -128,6 +148,7 @@ impl Options {
             max_lanes: 128,
             host_units: 0,
             replicas: true,
+            program: None,
         }
     }
 }
@@ -137,6 +158,7 @@ struct Handle {
     name: String,
     commands: SyncSender<Command>,
     waker: Waker,
+    /// `None` once it has ended.
     thread: Option<JoinHandle<()>>,
 }
 
@@ -181,6 +203,8 @@ pub struct Remote {
     placement: Placement,
     assignment: Arc<Assignment>,
     limits: Limits,
+    /// Bytes of the kernels' program.
+    program: u64,
     /// A new assignment is due.
     stale: bool,
     balance: Balance,
@@ -242,7 +266,11 @@ impl Remote {
             ducks: ducks.iter().map(|duck| (duck.spec.name.clone(), duck.spec.port, duck.seat)).collect(),
             ports: Vec::new(),
             block_bytes: experts.slices.layout().len() as u64,
-            told: Mutex::new(Told { out: vec![None; ducks.len()], ..Told::default() }),
+            told: Mutex::new(Told {
+                out: vec![None; ducks.len()],
+                ended: vec![false; options.ports.len()],
+                ..Told::default()
+            }),
         };
         let mut domains = Vec::new();
         for (index, (port, seats)) in options.ports.into_iter().zip(seats).enumerate() {
@@ -254,10 +282,12 @@ impl Remote {
                 index,
                 name: port.name.clone(),
                 link: port.link,
+                boot: port.boot,
                 ducks: seats,
                 shape: experts.shape,
                 hidden: experts.hidden,
                 slices: Arc::clone(&experts.slices),
+                program: options.program.clone(),
                 config: Config { max_frame, ..config.clone() },
                 commands: receiver,
                 reports: sender.clone(),
@@ -288,6 +318,7 @@ impl Remote {
             placement: Placement { plan: all, replicas: Vec::new() },
             assignment: Arc::new(nothing),
             limits,
+            program: options.program.as_ref().map_or(0, |program| program.bytes.len() as u64),
             stale: true,
             balance: Balance::new(count),
             steps_since_look: 0,
@@ -330,10 +361,10 @@ impl Remote {
             .map(|(duck, announced)| {
                 // What the row says holds for a duck that is not there, so that its absence changes nobody's list.
                 let memory = announced.or(duck.spec.memory).unwrap_or(usual);
-                let memory = duck.spec.memory.map_or(memory, |most| most.min(memory));
+                let memory = duck.spec.memory.map_or(memory, |most| most.min(memory)).saturating_sub(self.program);
                 let units = u32::try_from(memory / unit_bytes.max(1)).unwrap_or(u32::MAX);
                 // A list of blocks has only so many entries.
-                let most = (wire::list::MAX_BLOCKS as u64 / layers.max(1)) as u32;
+                let most = ((wire::list::MAX_BLOCKS as u64 - 1) / layers.max(1)) as u32;
                 Room { units: units.min(most), speed: duck.spec.speed, port: duck.spec.port }
             })
             .collect();
@@ -383,7 +414,7 @@ impl Remote {
     /// Waits until every duck that is there computes its share. `progress` sees how things are every now and then and ends the wait by `false`.
     ///
     /// # Errors
-    /// A domain that has ended.
+    /// A domain that has ended in the middle of a step.
     pub fn wait_ready(&mut self, progress: &mut dyn FnMut(&PondStatus) -> bool) -> Result<(), FlockError> {
         let started = Instant::now();
         loop {
@@ -408,7 +439,7 @@ impl Remote {
     /// Keeps the coordinator's knowledge fresh while no steps run.
     ///
     /// # Errors
-    /// A domain that has ended.
+    /// A domain that has ended in the middle of a step.
     pub fn tick(&mut self) -> Result<(), FlockError> {
         self.drain().map(|_| ())
     }
@@ -437,8 +468,13 @@ impl Remote {
         (0..self.ducks.len()).map(|at| self.view.shared(at, of)).collect()
     }
 
+    /// Tells a domain something. One that has ended is known to have ended and has no part in anything, so that nothing is lost with what
+    /// it is told.
     fn send(&self, domain: usize, command: Command) -> Result<(), FlockError> {
         let handle = &self.domains[domain];
+        if handle.thread.is_none() {
+            return Ok(());
+        }
         let sent = handle.commands.send(command);
         handle.waker.wake();
         sent.map_err(|_| FlockError::DomainEnded { port: handle.name.clone() })

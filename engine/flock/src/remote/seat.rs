@@ -33,6 +33,8 @@ pub(super) struct Seat {
     pub refused: Option<Discriminant<Refusal>>,
     /// Who else claims this place.
     pub rival: Option<Mac>,
+    /// It wants a program of kernels and there is none; people were told.
+    pub unequipped: bool,
     /// It was reported as late.
     pub late: bool,
     /// Its inputs go to it alone.
@@ -87,6 +89,7 @@ impl Seat {
             holds: (0, 0),
             refused: None,
             rival: None,
+            unequipped: false,
             late: false,
             unicast: false,
             opened: 0,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use kernels::tree::Node;
-use model::step::StepIo;
+use model::step::{NodeSums, StepIo};
 
 use super::message::Command;
 use super::{Chore, Duck, Remote, Step};
@@ -19,6 +19,11 @@ impl Remote {
         }
         let assignment = Arc::clone(&self.assignment);
         for at in 0..self.domains.len() {
+            if self.domains[at].thread.is_none() {
+                // The assignment gives nothing to a port that has ended.
+                io.sums[at].publish(NodeSums::clear);
+                continue;
+            }
             self.send(at, Command::Step { id, io: Arc::clone(&io), assignment: Arc::clone(&assignment) })?;
         }
         self.local.submit(id, &io);

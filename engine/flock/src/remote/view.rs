@@ -11,11 +11,16 @@ use super::message::Command;
 use super::seat::Shared;
 use super::status::{DuckState, DuckStatus, PondStatus, Stranger};
 
+/// Why nobody hears of a duck any more.
+const ENDED: &str = "its port has stopped working, see the log: start the engine again";
+
 /// What the coordinator tells.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Told {
     /// By duck: why it is left out, if it is; `None` where what its domain sees says all.
     pub out: Vec<Option<(DuckState, String)>>,
+    /// By port: its thread has ended.
+    pub ended: Vec<bool>,
     /// By duck: units when all are there, and now.
     pub units: Vec<u32>,
     pub active: Vec<u32>,
@@ -89,6 +94,8 @@ impl View {
         let announce = shared.announce.as_ref();
         let gauge = |which: Counter| shared.counters.as_ref().map_or(0, |counters| counters[which as usize]);
         let (state, note) = match told.out.get(at).cloned().flatten() {
+            // What the thread told last does not hold any more.
+            _ if told.ended[*port] => (DuckState::Silent, ENDED.to_owned()),
             Some(out) if out.0 == DuckState::Refused || shared.up => out,
             _ => (state(&shared), String::new()),
         };

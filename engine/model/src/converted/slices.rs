@@ -1,6 +1,7 @@
 //! A model's experts as units: mapped from slice files, or packed in memory from a checkpoint.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use fp9::{Format, Rounding};
 use kernels::unit::{self, Part, Source, UnitError, UnitLayout, pack_unit};
@@ -87,6 +88,18 @@ impl Slices {
     /// # Errors
     /// [`PackError::Memory`] for more than [`IN_MEMORY_LIMIT`] bytes; experts that cannot be packed.
     pub fn in_memory(layers: &[ExpertLayer], format: FormatChoice) -> Result<(Arc<Slices>, RoundingReport), PackError> {
+        Slices::in_memory_with(layers, format, &|_, _| ())
+    }
+
+    /// The same; `progress` is told after each expert, from any thread, how many units are packed so far, and of how many.
+    ///
+    /// # Errors
+    /// As [`Slices::in_memory`].
+    pub fn in_memory_with(
+        layers: &[ExpertLayer],
+        format: FormatChoice,
+        progress: &(dyn Fn(usize, usize) + Sync),
+    ) -> Result<(Arc<Slices>, RoundingReport), PackError> {
         let geometry = geometry(layers, format.resolve(layers)?)?;
         let bytes = geometry.unit_bytes();
         if bytes > IN_MEMORY_LIMIT {
@@ -101,11 +114,15 @@ impl Slices {
         }
         let all = layers.iter().flat_map(|layer| layer.experts.iter().enumerate().map(move |(e, x)| (layer, e, x)));
         let all: Vec<_> = all.collect();
+        let (packed, units) = (AtomicUsize::new(0), all.len() * geometry.slices);
         let rounding = memory
             .par_chunks_mut(geometry.slices * geometry.layout.len())
             .zip(all)
             .map(|(blocks, (layer, number, expert))| {
-                pack_expert(&geometry, expert, blocks).map_err(|error| error.into_pack(layer.layer, number, expert))
+                let rounding = pack_expert(&geometry, expert, blocks)
+                    .map_err(|error| error.into_pack(layer.layer, number, expert))?;
+                progress(packed.fetch_add(geometry.slices, Ordering::Relaxed) + geometry.slices, units);
+                Ok(rounding)
             })
             // In order, so that the sums are the same every time.
             .collect::<Result<Vec<_>, _>>()?

@@ -103,7 +103,8 @@ pub async fn outside(State(app): State<App>, request: Request, next: Next) -> Re
     let status = response.status().as_u16();
     app.metrics.request(&route, status);
     let ms = begun.elapsed().as_millis() as u64;
-    if response.status().is_server_error() {
+    // 503 is how whoever asks again and again learns when to begin.
+    if response.status().is_server_error() && response.status() != StatusCode::SERVICE_UNAVAILABLE {
         tracing::warn!(%method, path = path.chars().take(200).collect::<String>(), status, ms, "request");
     } else {
         tracing::info!(%method, path = path.chars().take(200).collect::<String>(), status, ms, "request");

@@ -140,12 +140,30 @@ impl App {
     }
 }
 
+/// Routes beside the page's files, as requests to them are counted.
+const ROUTES: [&str; 11] = [
+    "/health",
+    "/ready",
+    "/openapi.json",
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/models",
+    "/v1/models/{*id}",
+    "/tokenize",
+    "/detokenize",
+    "/metrics",
+    "/pond",
+];
+
 /// All routes.
 pub fn routes(app: App) -> Router {
     let mut open = Router::new()
         .route("/health", get(plain::health))
         .route("/ready", get(plain::ready))
         .route("/openapi.json", get(async || plain::file("application/json", plain::OPENAPI)));
+    for path in ROUTES.into_iter().chain(plain::FILES.map(|(path, ..)| path)) {
+        app.metrics.route(path);
+    }
     for (path, kind, text) in plain::FILES {
         open = open.route(path, get(async move || plain::file(kind, text)));
     }

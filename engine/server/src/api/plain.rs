@@ -85,9 +85,12 @@ pub async fn ready(State(app): State<App>) -> Response {
         (None, false, true) => "ready",
         (None, false, false) => "loading",
     };
-    let body = json!({
+    let mut body = json!({
         "status": status, "percent": load.percent, "waiting": load.waiting, "running": load.running,
     });
+    if let Some(reason) = load.broken {
+        body["reason"] = reason.into();
+    }
     let code = if status == "ready" { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     (code, axum::Json(body)).into_response()
 }

@@ -182,13 +182,40 @@ fn a_stop_refuses_what_waits_and_lets_run_what_runs() {
 }
 
 #[test]
-fn an_abort_ends_what_runs() {
+fn a_stop_lets_all_answers_of_a_request_run_of_which_one_has_begun() {
     let rig = rig(100);
-    let running = rig.submit("a", 1000, 1);
+    let (choices, updates): (Vec<Task>, Vec<Updates>) = (1..4).map(|name| task("a", 1, name)).unzip();
+    rig.scheduler.submit(choices).expect("there is room");
     assert_eq!(rig.begun.recv(), Ok(1));
+    // Of another client, whose turn would be next.
+    let (others, refused): (Vec<Task>, Vec<Updates>) = (4..6).map(|name| task("b", 1, name)).unzip();
+    rig.scheduler.submit(others).expect("there is room");
+    rig.scheduler.stop();
+    for updates in refused {
+        assert!(matches!(last(updates), Update::Failed(TaskError::Stopping)));
+    }
+    assert_eq!((rig.scheduler.load().running, rig.scheduler.load().waiting), (1, 2));
+    (0..3).for_each(|_| rig.steps.send(()).expect("it waits"));
+    for updates in updates {
+        assert!(matches!(last(updates), Update::Done(_)));
+    }
+    rig.thread.join().expect("it ends in order");
+    assert_eq!((rig.scheduler.load().running, rig.scheduler.load().waiting), (0, 0));
+}
+
+#[test]
+fn an_abort_ends_what_runs_and_what_was_to_follow() {
+    let rig = rig(100);
+    let (choices, updates): (Vec<Task>, Vec<Updates>) = (1..3).map(|name| task("a", 1000, name)).unzip();
+    rig.scheduler.submit(choices).expect("there is room");
+    assert_eq!(rig.begun.recv(), Ok(1));
+    rig.scheduler.stop();
     rig.scheduler.abort();
     rig.steps.send(()).expect("it waits");
-    assert!(matches!(last(running), Update::Failed(TaskError::Stopping)));
+    for updates in updates {
+        assert!(matches!(last(updates), Update::Failed(TaskError::Stopping)));
+    }
+    rig.thread.join().expect("it ends in order");
 }
 
 #[test]
@@ -220,13 +247,17 @@ fn a_model_that_cannot_be_loaded_and_a_panic_leave_a_reason() {
 #[test]
 fn while_it_loads_it_says_how_far() {
     let (go, wait) = channel::<()>();
+    let (tell, told) = channel::<u8>();
     let load = move |loading: &Loading<'_>| -> Result<Fake, BoxError> {
-        loading.at(0.37);
+        [0.12, 0.37, 0.2, f32::NAN, -1.0].into_iter().for_each(|fraction| loading.at(fraction));
+        let _ = tell.send(loading.shared.state().percent);
         let _ = wait.recv();
         Err("enough".into())
     };
     let (scheduler, _) = Scheduler::start(load, 1, Arc::default(), Arc::default()).expect("a thread");
     until(|| scheduler.load().percent == 37);
+    // It never goes back, and what is no number says nothing.
+    assert_eq!(told.recv().expect("it says so"), 37);
     assert_eq!(scheduler.submit(vec![task("a", 1, 1).0]), Err(Rejected::Loading { percent: 37 }));
     drop(go);
 }

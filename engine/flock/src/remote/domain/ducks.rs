@@ -6,6 +6,7 @@ use std::sync::Arc;
 use link::ethernet;
 use wire::Micros;
 use wire::frame::Kind;
+use wire::frozen::FEATURE_ISOLATED;
 use wire::host::{Config, Event, Peer, Why};
 
 use super::{Domain, HEARD, LATE_MOST, LATE_PART, OVERDUE_LEAST, OVERDUE_UNKNOWN, parse_announce};
@@ -23,12 +24,22 @@ impl Domain {
         let (Some(limits), Some(list)) = (self.limits, self.lists.get(at)) else { return };
         let seat = &mut self.seats[at];
         let (Some(announce), true) = (&seat.announce, seat.peer.is_none()) else { return };
-        let memory =
-            SeatMemory { list: Arc::clone(list), slices: Arc::clone(&self.slices), steps: Rc::clone(&self.steps) };
+        let (mut list, mut config) = (Arc::clone(list), self.config.clone());
+        if announce.features & FEATURE_ISOLATED != 0 {
+            let Some(program) = &self.program else {
+                if !std::mem::replace(&mut seat.unequipped, true) {
+                    tracing::warn!(duck = %seat.name, "it has no kernels of its own and none can be sent: name their program as `kernels` in the pond's description, and sign it by `duckpond sign`");
+                }
+                return;
+            };
+            list = Arc::new(list.with_program(program));
+            (config.kernels, config.kernels_signature) = (program.digest(), program.signature);
+        }
+        let memory = SeatMemory { list, slices: Arc::clone(&self.slices), steps: Rc::clone(&self.steps) };
         // Another tag for each open of a duck by this process.
         let tag = self.config.tag.wrapping_add(seat.opened.wrapping_mul(256));
         let load_rate = load_rate(announce.link);
-        let config = Config { duck: announce.id, tag, limits, load_rate, ..self.config.clone() };
+        let config = Config { duck: announce.id, tag, limits, load_rate, ..config };
         seat.opened = seat.opened.wrapping_add(1);
         match Peer::new(now, config, memory) {
             Ok(peer) => seat.peer = Some(Box::new(peer)),
@@ -37,9 +48,12 @@ impl Domain {
     }
 
     pub(super) fn receive(&mut self, now: Micros) -> bool {
-        let Domain { link, seats, index, config, reports, signal, heard, .. } = self;
+        let Domain { link, boot, started, seats, index, config, reports, signal, heard, .. } = self;
         let mut found = Vec::new();
         let count = link.rx(&mut |bytes| {
+            if boot.as_mut().is_some_and(|service| service.handle(started.elapsed(), bytes)) {
+                return;
+            }
             let Some((from, frame)) = ethernet::open(bytes, wire::ETHERTYPE) else { return };
             if frame.get(3) == Some(&(Kind::Announce as u8))
                 && let Some(announce) = parse_announce(frame, config.crc)
