@@ -24,7 +24,7 @@ use nest::madt::{Processors, processors};
 use nest::{areas, crc};
 use nic::{Bdf, Filter, Found, Mac, Nic, Options, probe};
 use node::{Duck, Exit, Parts, SLICE, Sliced};
-use wire::frozen::{FEATURE_AVX_VNNI, FEATURE_AVX2, FEATURE_HUGE_PAGES, FEATURE_ISOLATED, FEATURE_LOCKED};
+use wire::frozen::{FEATURE_AVX_VNNI, FEATURE_AVX2, FEATURE_HUGE_PAGES, FEATURE_ISOLATED, FEATURE_LOCKED, RESET_OFF};
 use wire::key::PublicKey;
 use x86_64::instructions::port::Port;
 use x86_64::instructions::random::RdRand;
@@ -86,6 +86,7 @@ fn run(info: u32, loader: u32, crystal: Option<u64>) -> Result<core::convert::In
     if let Some(reset) = processors.reset {
         power::RESET.call_once(|| reset);
     }
+    power::OFF.call_once(|| processors.off.clone());
     let apic = Apic::find(|at| memory::map_device(space, at, 4096)).ok_or("local interrupt controller: not mapped")?;
     let hypervisor = core::arch::x86_64::__cpuid(1).ecx >> 31 != 0;
     apic.start();
@@ -162,9 +163,16 @@ fn run(info: u32, loader: u32, crystal: Option<u64>) -> Result<core::convert::In
         while let Some((level, line)) = output::next() {
             duck.log(level, &line);
         }
-        if let Some(Exit::Reset { .. }) = duck.turn() {
-            log::info!("starting afresh, as the pond's owner wants");
-            power::reset();
+        match duck.turn() {
+            Some(Exit::Reset { action: RESET_OFF }) => {
+                log::info!("powering off, as the pond's owner wants");
+                power::off();
+            }
+            Some(Exit::Reset { .. }) => {
+                log::info!("starting afresh, as the pond's owner wants");
+                power::reset();
+            }
+            None => {}
         }
     }
 }

@@ -36,7 +36,7 @@ const MOST_SLACK: usize = 64 * MAX_BLOCKS;
 pub enum Exit {
     /// The pond's owner wants it to start afresh, with empty memory.
     Reset {
-        /// 0: reboot.
+        /// See [`wire::frozen::RESET_REBOOT`].
         action: u8,
     },
 }

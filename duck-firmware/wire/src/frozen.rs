@@ -71,6 +71,11 @@ pub const FEATURE_LOCKED: u32 = 8;
 /// Steps run in ring 3, so that traps become verdicts.
 pub const FEATURE_ISOLATED: u32 = 16;
 
+/// Start afresh.
+pub const RESET_REBOOT: u8 = 0;
+/// Power off. A duck that cannot starts afresh, as it does for every action that it does not know.
+pub const RESET_OFF: u8 = 1;
+
 layout! {
     /// Start afresh. Obeyed only with the duck's identity, its present nonce and the pond's signature.
     Reset[104] {
@@ -78,7 +83,7 @@ layout! {
         nonce: [u8; NONCE] = 0,
         /// The duck meant.
         id: [u8; ID] = 16,
-        /// 0: reboot.
+        /// [`RESET_REBOOT`], or [`RESET_OFF`].
         action: u8 = 32,
         /// Zero.
         reserved: [u8; 7] = 33,

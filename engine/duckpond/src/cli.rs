@@ -410,6 +410,10 @@ pub enum DucksCommand {
     Adopt(AdoptArgs),
     /// Has a duck start afresh; an engine must be running on the pond.
     Reset(ResetArgs),
+    /// Has a duck without an operating system power off; an engine must be running on the pond.
+    Off(ResetArgs),
+    /// Wakes a duck that is off, by a magic packet (Wake-on-LAN); its BIOS setup must allow it.
+    Wake(ResetArgs),
 }
 
 /// `duckpond ducks adopt`.
@@ -432,7 +436,7 @@ pub struct AdoptArgs {
     pub program: ProgramFlags,
 }
 
-/// `duckpond ducks reset`.
+/// `duckpond ducks reset`, `off`, `wake`.
 #[derive(Debug, Args)]
 pub struct ResetArgs {
     /// Its name.
@@ -775,7 +779,10 @@ impl Command {
             Command::Bench(a) => &a.program,
             Command::Config(a) => &a.program,
             Command::Ducks(DucksArgs { what: Some(DucksCommand::Adopt(a)), .. }) => &a.program,
-            Command::Ducks(DucksArgs { what: Some(DucksCommand::Reset(a)), .. }) => &a.program,
+            Command::Ducks(DucksArgs {
+                what: Some(DucksCommand::Reset(a) | DucksCommand::Off(a) | DucksCommand::Wake(a)),
+                ..
+            }) => &a.program,
             Command::Ducks(a) => &a.program,
             Command::Pond(PondArgs { what: PondCommand::Check(a) }) => &a.program,
             Command::Key(KeyArgs { what: KeyCommand::New(a) | KeyCommand::Public(a) }) => &a.program,

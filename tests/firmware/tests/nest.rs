@@ -4,11 +4,14 @@ use std::net::UdpSocket;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use duck_tests::{Host, LIMITS, Model, StepData, key, slice_nodes};
+use duck_tests::{Host, LIMITS, Model, Random, StepData, key, slice_nodes};
+use duckpond::netboot;
 use firmware_tests::firmware::firmware;
-use firmware_tests::qemu::{Card, Machine, Nic, Qemu, Start, Wire};
-use link::{Link, Mac, Udp};
-use wire::frozen::identity;
+use firmware_tests::net::has_programs;
+use firmware_tests::qemu::{Card, Disc, Machine, Nic, Qemu, Start, Wire};
+use link::{ETHERNET, Link, LinkStats, Mac, Udp, Waker};
+use pond::Pond;
+use wire::frozen::{RESET_OFF, RESET_REBOOT, identity};
 use wire::host::{Event, Outcome};
 use wire::limits::Limits;
 use wire::message::{Verdict, VerdictCode};
@@ -30,11 +33,14 @@ fn id() -> [u8; 16] {
 
 /// A duck that boots, and the other end of its wire.
 fn duck(card: Card, cores: u32, more: &str) -> (Qemu, Box<dyn Link>) {
-    let free = || UdpSocket::bind("127.0.0.1:0").and_then(|s| s.local_addr()).expect("a free port");
-    let (own, its) = (free(), free());
     let key = key().public().0.map(|byte| format!("{byte:02x}")).concat();
     let append = format!("name=duck-07 key={key} {more}");
-    let mut machine = Machine::new(Start::Pvh { kernel: firmware().nest(), append });
+    machine(Machine::new(Start::Pvh { kernel: firmware().nest(), append }), card, cores)
+}
+
+fn machine(mut machine: Machine, card: Card, cores: u32) -> (Qemu, Box<dyn Link>) {
+    let free = || UdpSocket::bind("127.0.0.1:0").and_then(|s| s.local_addr()).expect("a free port");
+    let (own, its) = (free(), free());
     machine.cores = cores;
     machine.reboots = true;
     machine.nics.push(Nic { card, mac: MAC.0, wire: Wire::Udp { local: its, remote: own }, boots: false });
@@ -43,7 +49,11 @@ fn duck(card: Card, cores: u32, more: &str) -> (Qemu, Box<dyn Link>) {
 }
 
 fn host(link: Box<dyn Link>, model: &Arc<Model>, epoch: u32, program: &[u8]) -> Host {
-    Host::with(link, (MAC, id()), model, 0..2, Some(program), |config| {
+    host_of(id(), link, model, epoch, program)
+}
+
+fn host_of(id: [u8; 16], link: Box<dyn Link>, model: &Arc<Model>, epoch: u32, program: &[u8]) -> Host {
+    Host::with(link, (MAC, id), model, 0..2, Some(program), |config| {
         config.epoch = epoch;
         config.silent_after = 20_000_000;
     })
@@ -52,7 +62,10 @@ fn host(link: Box<dyn Link>, model: &Arc<Model>, epoch: u32, program: &[u8]) -> 
 
 /// Opens a session with these kernels and computes some steps, whose bits must be those of the kernels in this process.
 fn computes(link: Box<dyn Link>, model: &Arc<Model>, epoch: u32, steps: u32) -> Box<dyn Link> {
-    let mut host = host(link, model, epoch, &firmware().kernels());
+    host_computes(host(link, model, epoch, &firmware().kernels()), model, steps)
+}
+
+fn host_computes(mut host: Host, model: &Arc<Model>, steps: u32) -> Box<dyn Link> {
     host.loaded();
     let plan = slice_nodes(&model.limits, 0..2);
     host.assign(1, &plan);
@@ -75,6 +88,35 @@ fn every_card_and_number_of_cores_computes_the_kernels_bits() {
         assert!(line.contains(&format!(" {cores} cores")), "{line}");
         qemu.wait_for("announcing", PATIENCE).expect("its card starts");
         computes(link, &model, 77, 8);
+    }
+}
+
+/// By GRUB, from disc with BIOS and from a stick with UEFI; a duck that was told no name goes by its hardware address.
+#[test]
+fn the_image_for_discs_and_sticks_boots_and_computes() {
+    let programs = [
+        ("grub-mkrescue", "grub-common with grub-efi-amd64-bin and grub-pc-bin"),
+        ("xorriso", "xorriso"),
+        ("mformat", "mtools"),
+    ];
+    if !has_programs(&programs) {
+        return;
+    }
+    let _alone = alone();
+    let folder = tempfile::tempdir().expect("a folder");
+    let pond = Pond::new("test");
+    netboot::write(folder.path(), &firmware().nest(), &pond, &key().public()).expect("images");
+    let image = folder.path().join(netboot::ISO);
+    let model = Model::random(LIMITS, 12);
+    let name = identity("020000000007").expect("a short name");
+    for (start, disc, card, cores) in [
+        (Start::Bios, Disc::Cd(image.clone()), Card::Rtl8139, 1),
+        (Start::Uefi, Disc::Usb(image.clone()), Card::E1000e, 4),
+    ] {
+        let mut grub = Machine::new(start);
+        grub.discs.push(disc);
+        let (_qemu, link) = machine(grub, card, cores);
+        host_computes(host_of(name, link, &model, 3, &firmware().kernels()), &model, 3);
     }
 }
 
@@ -135,6 +177,126 @@ fn a_program_that_is_none_is_refused_and_told_why() {
         h.events.iter().any(|e| matches!(e, Event::Log(line) if line.text().contains("program")))
     });
     computes(bad.into_link(), &model, 6, 2);
+}
+
+#[test]
+fn it_starts_afresh_and_powers_off_when_its_owner_says_so() {
+    let _alone = alone();
+    let model = Model::random(LIMITS, 13);
+    let (qemu, link) = duck(Card::Virtio, 2, "memtest=1");
+    let mut owner = host(link, &model, 3, &firmware().kernels());
+    owner.loaded();
+    qemu.wait_for("announcing", PATIENCE).expect("it has booted");
+    assert!(qemu.serial().contains("MiB are sound"), "{}", qemu.serial());
+    let now = owner.now();
+    owner.peer.reset(now, RESET_REBOOT);
+    let serial = || qemu.serial().matches("announcing").count();
+    owner.until("it has booted again", |_| serial() == 2);
+    // Another boot is found by its number, and loaded again.
+    let mut owner = host(owner.into_link(), &model, 4, &firmware().kernels());
+    owner.loaded();
+    let now = owner.now();
+    owner.peer.reset(now, RESET_OFF);
+    owner.until("it is off", |_| !qemu.runs());
+    assert_eq!(qemu.wait_exit(PATIENCE), Ok(0));
+}
+
+/// Gives a damaged frame of the protocol a sound checksum.
+fn mend(frame: &mut [u8]) {
+    let length = usize::from(u16::from_le_bytes([frame[6], frame[7]]));
+    let end = (wire::HEADER + length).min(frame.len());
+    let head = wire::crc::native(0, &frame[..wire::HEADER - 4]);
+    let crc = wire::crc::native(head, &frame[wire::HEADER..end]);
+    frame[wire::HEADER - 4..wire::HEADER].copy_from_slice(&crc.to_le_bytes());
+}
+
+/// Everything that a host sends, kept.
+struct Kept {
+    link: Box<dyn Link>,
+    frames: Arc<Mutex<Vec<Vec<u8>>>>,
+}
+
+impl Link for Kept {
+    fn tx(&mut self, fill: &mut dyn FnMut(&mut [u8]) -> usize) -> bool {
+        let frames = &self.frames;
+        self.link.tx(&mut |buffer| {
+            let len = fill(buffer);
+            if len > 0 {
+                frames.lock().unwrap_or_else(PoisonError::into_inner).push(buffer[..len].to_vec());
+            }
+            len
+        })
+    }
+
+    fn mac(&self) -> Mac {
+        self.link.mac()
+    }
+    fn mtu(&self) -> usize {
+        self.link.mtu()
+    }
+    fn speed(&self) -> u32 {
+        self.link.speed()
+    }
+    fn flush(&mut self) {
+        self.link.flush();
+    }
+    fn rx(&mut self, each: &mut dyn FnMut(&[u8])) -> usize {
+        self.link.rx(each)
+    }
+    fn wait(&mut self, time: Option<Duration>) {
+        self.link.wait(time);
+    }
+    fn waker(&self) -> Waker {
+        self.link.waker()
+    }
+    fn stats(&self) -> LinkStats {
+        self.link.stats()
+    }
+    fn describe(&self) -> String {
+        self.link.describe()
+    }
+}
+
+#[test]
+fn hostile_frames_change_nothing() {
+    let _alone = alone();
+    let model = Model::random(LIMITS, 9);
+    let (qemu, link) = duck(Card::Virtio, 2, "");
+    let frames = Arc::<Mutex<Vec<Vec<u8>>>>::default();
+    let mut link = computes(Box::new(Kept { link, frames: Arc::clone(&frames) }), &model, 5, 3);
+    let sent = std::mem::take(&mut *frames.lock().unwrap_or_else(PoisonError::into_inner));
+    let mut random = Random(1);
+    for round in 0..6_000 {
+        let mut frame = sent[random.number() as usize % sent.len()].clone();
+        match round % 6 {
+            // As it was: a replay.
+            0 => {}
+            1 => frame.truncate(random.number() as usize % (frame.len() + 1)),
+            2 => frame.resize(1_514, random.number() as u8),
+            _ => {
+                let flips = 1 + random.number() % 8;
+                (0..flips).for_each(|_| {
+                    let at = random.number() as usize % frame.len();
+                    frame[at] ^= 1 << (random.number() % 8);
+                });
+                // Half of them with a sound checksum, so that what is inside is looked at.
+                if round % 2 == 0 && frame.len() >= ETHERNET + wire::HEADER {
+                    mend(&mut frame[ETHERNET..]);
+                }
+            }
+        }
+        link.tx(&mut |buffer| {
+            buffer[..frame.len()].copy_from_slice(&frame);
+            frame.len()
+        });
+        if round % 32 == 0 {
+            link.flush();
+            link.rx(&mut |_| ());
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+    computes(link, &model, 6, 3);
+    assert!(!qemu.serial().contains("PANIC"), "{}", qemu.serial());
 }
 
 #[test]

@@ -1,13 +1,28 @@
-//! Full speed, and starting afresh.
+//! Full speed, power off, and starting afresh.
 
 use core::arch::x86_64::__cpuid;
 
+use arrayvec::ArrayVec;
 use spin::Once;
 use x86_64::instructions::port::Port;
 use x86_64::registers::model_specific::Msr;
 
 /// The reset register that the firmware's tables name: space (0 memory, 1 ports), address, value.
 pub static RESET: Once<(u8, u64, u8)> = Once::new();
+
+/// Ports that power the machine off, and what to write to them.
+pub static OFF: Once<ArrayVec<(u16, u16), 2>> = Once::new();
+
+/// Powers off; starts afresh where that does not work, since a duck that hangs helps nobody.
+pub fn off() -> ! {
+    for &(port, value) in OFF.get().into_iter().flatten() {
+        // SAFETY: the power registers that the firmware's tables name.
+        unsafe { Port::new(port).write(value) };
+    }
+    super::clock::delay(1_000_000);
+    log::error!("the machine did not power off: starting afresh");
+    reset()
+}
 
 /// Lets the processor run as fast as it may (Intel SDM, hardware-controlled performance states): all of its range, performance before
 /// saving. On each core.

@@ -31,6 +31,11 @@ pub enum Question {
         /// Its name.
         duck: String,
     },
+    /// Tell a duck to power off.
+    Off {
+        /// Its name.
+        duck: String,
+    },
 }
 
 /// What is answered.
@@ -99,16 +104,21 @@ fn answer(stream: UnixStream, pond: &PondHandle) -> std::io::Result<()> {
     let line = question(&stream)?;
     let answer = match serde_json::from_str(&line) {
         Ok(Question::Ducks) => Answer::Ducks(Report::from(&pond.status())),
-        Ok(Question::Reset { duck }) => match pond.status().ducks.iter().position(|d| d.name == duck) {
-            Some(at) if pond.reset(at) => Answer::Done,
-            Some(_) => Answer::Error(format!("{duck} was never heard of, or the engine is ending")),
-            None => Answer::Error(format!("there is no duck {duck:?}")),
-        },
+        Ok(Question::Reset { duck }) => tell(pond, &duck, PondHandle::reset),
+        Ok(Question::Off { duck }) => tell(pond, &duck, PondHandle::power_off),
         Err(error) => Answer::Error(format!("not a question: {error}")),
     };
     let mut text = serde_json::to_vec(&answer).unwrap_or_default();
     text.push(b'\n');
     (&stream).write_all(&text)
+}
+
+fn tell(pond: &PondHandle, duck: &str, what: fn(&PondHandle, usize) -> bool) -> Answer {
+    match pond.status().ducks.iter().position(|d| d.name == duck) {
+        Some(at) if what(pond, at) => Answer::Done,
+        Some(_) => Answer::Error(format!("{duck} was never heard of, or the engine is ending")),
+        None => Answer::Error(format!("there is no duck {duck:?}")),
+    }
 }
 
 /// A line, as long as it comes within [`PATIENCE`] as a whole.

@@ -18,6 +18,7 @@ pub mod control;
 mod lock;
 mod open;
 pub mod report;
+mod wake;
 
 pub use lock::Owner;
 pub use open::{open, read};
@@ -102,11 +103,19 @@ pub enum DucksError {
         /// The file.
         path: PathBuf,
     },
+    /// Nobody to wake.
+    #[error("{duck}: {reason}")]
+    Wake {
+        /// The duck.
+        duck: String,
+        /// What keeps it from being woken, and what to do.
+        reason: &'static str,
+    },
     /// Images that ducks boot out of.
     #[error(transparent)]
     Netboot(#[from] crate::netboot::NetbootError),
     /// Only a running engine can.
-    #[error("no engine runs on this pond, so nobody can reset its ducks: start one first")]
+    #[error("no engine runs on this pond, so nobody can reset its ducks or turn them off: start one first")]
     NotRunning,
 }
 
@@ -135,18 +144,24 @@ fn way_out(owner: &Option<Owner>) -> String {
 pub fn run(args: &DucksArgs, pond: Option<&Path>) -> Result<(), Error> {
     match &args.what {
         Some(DucksCommand::Adopt(args)) => adopt::run(args, pond),
-        Some(DucksCommand::Reset(args)) => reset(&args.duck, pond.ok_or(DucksError::NoPond)?),
+        Some(DucksCommand::Reset(args)) => {
+            tell(Question::Reset { duck: args.duck.clone() }, pond.ok_or(DucksError::NoPond)?)
+        }
+        Some(DucksCommand::Off(args)) => {
+            tell(Question::Off { duck: args.duck.clone() }, pond.ok_or(DucksError::NoPond)?)
+        }
+        Some(DucksCommand::Wake(args)) => wake::run(&args.duck, pond.ok_or(DucksError::NoPond)?),
         None => show(args, pond.ok_or(DucksError::NoPond)?),
     }
 }
 
-fn reset(duck: &str, file: &Path) -> Result<(), Error> {
+fn tell(question: Question, file: &Path) -> Result<(), Error> {
     let (_, key) = read(file)?;
     let (_, socket) = lock::paths(&key.public())?;
     match Lock::try_once(&key.public()) {
         Ok(_) => Err(DucksError::NotRunning.into()),
         Err(DucksError::Held { .. }) => {
-            control::ask(&socket, &Question::Reset { duck: duck.into() })?;
+            control::ask(&socket, &question)?;
             Ok(())
         }
         Err(error) => Err(error.into()),

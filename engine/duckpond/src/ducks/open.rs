@@ -44,15 +44,8 @@ const ARP: u16 = 0x0806;
 pub fn links(description: &Pond) -> Result<Vec<Port>, DucksError> {
     let images = images(description)?;
     let open = |port: &pond::Port| {
-        let failed = |reason: &dyn std::error::Error| DucksError::Link {
-            port: port.name.clone(),
-            link: port.link.to_string(),
-            reason: crate::error::chain(reason),
-        };
-        let spec: link::Spec = port.link.as_str().parse().map_err(|error: link::SpecError| failed(&error))?;
-        let mtu = port.mtu.map(|mtu| mtu as usize);
         let types: &[u16] = if images.is_some() { &[wire::ETHERTYPE, IPV4, ARP] } else { &[wire::ETHERTYPE] };
-        let link = spec.open_for(types, mtu).map_err(|error| failed(&error))?;
+        let link = open_port(port, types)?;
         let boot = match &images {
             Some(files) => service(description, port, &*link, files)?,
             None => None,
@@ -60,6 +53,25 @@ pub fn links(description: &Pond) -> Result<Vec<Port>, DucksError> {
         Ok(Port { name: port.name.clone(), link, boot })
     };
     description.ports.iter().map(open).collect()
+}
+
+fn open_port(port: &pond::Port, types: &[u16]) -> Result<Box<dyn link::Link>, DucksError> {
+    let failed = |reason: &dyn std::error::Error| DucksError::Link {
+        port: port.name.clone(),
+        link: port.link.to_string(),
+        reason: crate::error::chain(reason),
+    };
+    let spec: link::Spec = port.link.as_str().parse().map_err(|error: link::SpecError| failed(&error))?;
+    spec.open_for(types, port.mtu.map(|mtu| mtu as usize)).map_err(|error| failed(&error))
+}
+
+/// Opens the link of one port, for frames that nobody answers.
+///
+/// # Errors
+/// As [`links`].
+pub fn link(description: &Pond, port: &str) -> Result<Box<dyn link::Link>, DucksError> {
+    let port = description.port(port).expect("a checked description has the ports that its ducks name");
+    open_port(port, &[wire::ETHERTYPE])
 }
 
 /// Takes the pond, finds its ducks, and loads them. Ducks that are not there are computed for by the host, with a warning. `progress` is told

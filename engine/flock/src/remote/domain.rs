@@ -256,9 +256,9 @@ impl Domain {
                 }
             }
             Command::Abandon => self.abandon(),
-            Command::Reset { seat } => {
+            Command::Reset { seat, action } => {
                 if let Some(peer) = self.seats.get_mut(seat).and_then(|seat| seat.peer.as_mut()) {
-                    peer.reset(now, 0);
+                    peer.reset(now, action);
                 }
             }
             Command::Stop => {}

@@ -28,7 +28,7 @@ pub(super) enum Command {
     /// All steps are forgotten.
     Abandon,
     /// A duck is to start afresh.
-    Reset { seat: usize },
+    Reset { seat: usize, action: u8 },
     /// The thread ends.
     Stop,
 }

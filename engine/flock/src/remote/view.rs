@@ -7,6 +7,8 @@ use std::time::Duration;
 use link::Waker;
 use wire::message::Counter;
 
+use wire::frozen::{RESET_OFF, RESET_REBOOT};
+
 use super::message::Command;
 use super::seat::Shared;
 use super::status::{DuckState, DuckStatus, PondStatus, Stranger};
@@ -58,12 +60,21 @@ impl PondHandle {
 
     /// Tells a duck, by its place among all, to start afresh. False if there is none, it was never heard of, or its domain has ended.
     pub fn reset(&self, duck: usize) -> bool {
+        self.tell(duck, RESET_REBOOT)
+    }
+
+    /// Tells a duck to power off, as far as it can. Returns whether it was told.
+    pub fn power_off(&self, duck: usize) -> bool {
+        self.tell(duck, RESET_OFF)
+    }
+
+    fn tell(&self, duck: usize, action: u8) -> bool {
         let Some(&(_, port, seat)) = self.view.ducks.get(duck) else { return false };
         let (commands, waker) = &self.commands[port];
         if self.view.shared(duck, |shared| shared.announce.is_none()) {
             return false;
         }
-        let sent = commands.send(Command::Reset { seat }).is_ok();
+        let sent = commands.send(Command::Reset { seat, action }).is_ok();
         waker.wake();
         sent
     }
