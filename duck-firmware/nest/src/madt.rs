@@ -12,8 +12,8 @@ use kernels::abi::MAX_CORES;
 pub struct Processors {
     /// Identifiers of the local interrupt controllers of those that may be started, in the table's order.
     pub ids: ArrayVec<u32, MAX_CORES>,
-    /// Where local interrupt controllers lie.
-    pub controllers: u64,
+    /// Where I/O interrupt controllers lie.
+    pub lines: ArrayVec<u64, 8>,
     /// Address, width in bits and value of the register that resets the machine, if the tables name one in memory or ports:
     /// (space, address, value), space 0 memory and 1 ports.
     pub reset: Option<(u8, u64, u8)>,
@@ -27,8 +27,8 @@ const LONGEST: usize = 64 << 10;
 const LONGEST_DEFINITIONS: usize = 4 << 20;
 /// Bytes of it at once.
 const PIECE: usize = 1024;
-/// The name of the package that says what to write for soft off, as it is compiled: NameOp before it, PackageOp after.
-const SOFT_OFF: &[u8; 6] = b"\x08_S5_\x12";
+/// The name of the package that says what to write for soft off, as it is compiled, and PackageOp after it.
+const SOFT_OFF: &[u8; 5] = b"_S5_\x12";
 /// Bytes that the package may take: the name, the package's head, and its first two elements.
 const SOFT_OFF_LEN: usize = 16;
 
@@ -77,10 +77,6 @@ fn length_within(table: u64, most: usize, read: &mut dyn FnMut(u64, &mut [u8]) -
 
 fn madt(table: u64, read: &mut dyn FnMut(u64, &mut [u8]) -> bool, found: &mut Processors) {
     let Some(len) = length(table, read) else { return };
-    let mut controllers = [0; 4];
-    if read(table + 36, &mut controllers) {
-        found.controllers = number(&controllers);
-    }
     let mut at = 44;
     while at + 2 <= len {
         let mut entry = [0; 16];
@@ -95,8 +91,8 @@ fn madt(table: u64, read: &mut dyn FnMut(u64, &mut [u8]) -> bool, found: &mut Pr
         let id = match entry[0] {
             0 if size >= 8 && entry[4] & 1 == 1 => Some(u32::from(entry[3])),
             9 if size >= 16 && entry[8] & 1 == 1 => Some(number(&entry[4..8]) as u32),
-            5 if size >= 12 => {
-                found.controllers = number(&entry[4..12]);
+            1 if size >= 12 => {
+                let _ = found.lines.try_push(number(&entry[4..8]));
                 None
             }
             _ => None,
@@ -206,7 +202,6 @@ mod tests {
             &[0, 8, 3, 2, 1, 0, 0, 0],
         ];
         memory.put(500, b"APIC");
-        memory.put(536, &0xfee0_0000u32.to_le_bytes());
         memory.put(544, &entries.concat());
         memory.put(504, &(44 + entries.concat().len() as u32).to_le_bytes());
         memory.put(900, b"FACP");
@@ -230,7 +225,7 @@ mod tests {
             let memory = machine(revision);
             let found = processors(0, &mut |at, out| memory.read(at, out)).expect("there are tables");
             assert_eq!(found.ids[..], [0, 2, 256], "revision {revision}");
-            assert_eq!((found.controllers, found.reset), (0xfee0_0000, Some((1, 0xcf9, 6))));
+            assert_eq!((&found.lines[..], found.reset), (&[0x0909_0909][..], Some((1, 0xcf9, 6))));
             assert_eq!(found.off[..], [(0x604, 5 << 10 | 1 << 13)]);
         }
         assert_eq!(processors(1, &mut |at, out| machine(0).read(at, out)), None);

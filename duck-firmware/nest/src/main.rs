@@ -13,6 +13,7 @@ mod machine;
 use core::fmt::Write;
 use core::panic::PanicInfo;
 use core::ptr::NonNull;
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use alloc::string::String;
 use arrayvec::ArrayString;
@@ -22,6 +23,7 @@ use nest::boot_info::{BootInfo, Rsdp};
 use nest::command::{Choice, Command, default_id};
 use nest::madt::{Processors, processors};
 use nest::{areas, crc};
+use nic::pci::{disable_bus_master, functions};
 use nic::{Bdf, Filter, Found, Mac, Nic, Options, probe};
 use node::{Duck, Exit, Parts, SLICE, Sliced};
 use wire::frozen::{FEATURE_AVX_VNNI, FEATURE_AVX2, FEATURE_HUGE_PAGES, FEATURE_ISOLATED, FEATURE_LOCKED, RESET_OFF};
@@ -29,7 +31,7 @@ use wire::key::PublicKey;
 use x86_64::instructions::port::Port;
 use x86_64::instructions::random::RdRand;
 
-use machine::apic::Apic;
+use machine::apic::{Apic, mask_lines};
 use machine::judge::Judge;
 use machine::network::{Network, Ports};
 use machine::sensors::Sensors;
@@ -69,7 +71,12 @@ fn run(info: u32, loader: u32, crystal: Option<u64>) -> Result<core::convert::In
     if let Some((at, len)) = command.strange {
         log::warn!("command line: {:?} is not understood", &info.command[at..at + len]);
     }
-    let processors = tables(&info);
+    quiet();
+    let mut processors = tables(&info);
+    if !memory::has_trampoline(&info) {
+        log::warn!("the memory in which other cores start is taken: going on with one core");
+        processors.ids.clear();
+    }
     let cores = processors.ids.len().max(1);
     // SAFETY: once; all that the boot loader said is in `info`.
     let mut memory = unsafe { memory::start(&info, cores as u64) }.map_err(|why| alloc::format!("memory: {why}"))?;
@@ -83,8 +90,15 @@ fn run(info: u32, loader: u32, crystal: Option<u64>) -> Result<core::convert::In
         unsafe { output::show(base, shape) };
     }
     output::head(0, format_args!("duckpond nest {}", env!("CARGO_PKG_VERSION")));
-    if let Some(reset) = processors.reset {
-        power::RESET.call_once(|| reset);
+    if let Some((kind, address, value)) = processors.reset {
+        let at = if kind == 0 { memory::map_device(space, address, 1) } else { Some(address) };
+        power::RESET.call_once(|| (kind, at.unwrap_or(0), value));
+    }
+    for &lines in &processors.lines {
+        if let Some(at) = memory::map_device(space, lines, 0x20) {
+            // SAFETY: mapped just now; the tables say what is there.
+            unsafe { mask_lines(at) };
+        }
     }
     power::OFF.call_once(|| processors.off.clone());
     let apic = Apic::find(|at| memory::map_device(space, at, 4096)).ok_or("local interrupt controller: not mapped")?;
@@ -308,6 +322,17 @@ fn firmware() -> [u8; 32] {
     *hasher.finalize().as_bytes()
 }
 
+/// Keeps all devices from memory: firmware may have left some at work, and memory is about to be used.
+fn quiet() {
+    const BRIDGE: u16 = 6;
+    const DISPLAY: u16 = 3;
+    for device in functions(&Ports).filter(|f| ![BRIDGE, DISPLAY].contains(&(f.class >> 8))) {
+        disable_bus_master(&Ports, device.bdf);
+    }
+}
+
+static PANICKED: AtomicBool = AtomicBool::new(false);
+
 /// Tells what happened, leaves it for the next start, and starts afresh.
 #[panic_handler]
 fn panic(info: &PanicInfo<'_>) -> ! {
@@ -317,8 +342,12 @@ fn panic(info: &PanicInfo<'_>) -> ! {
     if let Some(place) = info.location() {
         let _ = writeln!(text, "at {place}");
     }
-    output::last(&text);
+    // A mistake in telling of one must not go round for ever.
+    if PANICKED.swap(true, Ordering::SeqCst) {
+        power::reset();
+    }
     last_words::leave(text.as_bytes());
+    output::last(&text);
     output::head(1, format_args!("PANIC: see below; starting afresh in ten seconds"));
     clock::delay(10_000_000);
     power::reset()

@@ -412,7 +412,7 @@ pub enum DucksCommand {
     Reset(ResetArgs),
     /// Has a duck without an operating system power off; an engine must be running on the pond.
     Off(ResetArgs),
-    /// Wakes a duck that is off, by a magic packet (Wake-on-LAN); its BIOS setup must allow it.
+    /// Wakes a duck that is off, by a magic packet (Wake-on-LAN); its BIOS setup must arm the card for that.
     Wake(ResetArgs),
 }
 

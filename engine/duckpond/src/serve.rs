@@ -219,7 +219,7 @@ impl EngineBackend {
 impl Backend for EngineBackend {
     fn generate(&mut self, job: Job, on_event: &mut dyn FnMut(Event) -> ControlFlow<()>) -> Result<Outcome, Failure> {
         let Job { prompt, sampling, choice_index, max_tokens, stop_tokens, mtp, chooser, observer } = job;
-        let request = Request { prompt, sampling, choice_index, max_tokens, stop_tokens, mtp };
+        let request = Request { prompt: prompt.to_vec(), sampling, choice_index, max_tokens, stop_tokens, mtp };
         self.engine.on_logits(observer);
         self.engine.on_choose(chooser.map(|mut chooser| -> decode::ChooserHook {
             Box::new(move |position, history, logits| chooser.choose(position, history, logits))

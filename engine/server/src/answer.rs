@@ -21,9 +21,20 @@ pub enum Shape {
     Turn {
         /// The prompt ended with `<think>`: reasoning comes first.
         thinking: bool,
-        /// Tool calls may come.
-        tools: bool,
+        /// Which tool calls may come.
+        calls: Calls,
     },
+}
+
+/// How many tool calls may come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Calls {
+    /// None: their markup is text.
+    None,
+    /// The end of the first one is the answer's.
+    One,
+    /// Any number.
+    Several,
 }
 
 /// A piece of an answer.
@@ -70,9 +81,10 @@ pub struct Answer {
 impl Answer {
     /// A new answer. `stops` has no empty string.
     pub fn new(tokenizer: Arc<Tokenizer>, shape: Shape, stop_tokens: Vec<u32>, stops: &[String]) -> Answer {
-        let (reasoning, tools) = match shape {
-            Shape::Plain => (false, false),
-            Shape::Turn { thinking, tools } => (thinking, tools),
+        let reasoning = matches!(shape, Shape::Turn { thinking: true, .. });
+        let tools = match shape {
+            Shape::Plain | Shape::Turn { calls: Calls::None, .. } => None,
+            Shape::Turn { calls, .. } => Some(ToolStream::new(calls == Calls::One)),
         };
         Answer {
             detokeniser: tokenizer.detokeniser(),
@@ -80,7 +92,7 @@ impl Answer {
             tokenizer,
             stop_tokens,
             stops: StopMatcher::new(stops).expect("empty stop strings are refused with the request"),
-            tools: tools.then(ToolStream::default),
+            tools,
             plain: shape == Shape::Plain,
             reasoning,
             reasoning_tokens: 0,
@@ -115,8 +127,8 @@ impl Answer {
         pieces
     }
 
-    /// The answer is over: what was held back.
-    pub fn finish(&mut self) -> Vec<Piece> {
+    /// The answer is over: what was held back. `complete`: the model ended it.
+    pub fn finish(&mut self, complete: bool) -> Vec<Piece> {
         let mut pieces = Vec::new();
         if self.is_over() {
             return pieces;
@@ -131,7 +143,7 @@ impl Answer {
             add(&mut pieces, Piece::Reasoning(held));
             return pieces;
         }
-        let parts = self.tools.as_mut().map(ToolStream::finish).unwrap_or_default();
+        let parts = self.tools.as_mut().map(|tools| tools.finish(complete)).unwrap_or_default();
         self.parts(parts, &mut pieces);
         if !self.is_over() {
             let held = self.stops.finish();
@@ -265,7 +277,7 @@ mod tests {
         for &id in ids {
             answer.push(id).into_iter().for_each(|piece| add(&mut pieces, piece));
         }
-        answer.finish().into_iter().for_each(|piece| add(&mut pieces, piece));
+        answer.finish(true).into_iter().for_each(|piece| add(&mut pieces, piece));
         pieces
     }
 
@@ -273,9 +285,9 @@ mod tests {
         duckling().encode(text).expect("any text can be encoded")
     }
 
-    const TURN: Shape = Shape::Turn { thinking: false, tools: false };
-    const TOOLS: Shape = Shape::Turn { thinking: false, tools: true };
-    const THINKING: Shape = Shape::Turn { thinking: true, tools: true };
+    const TURN: Shape = Shape::Turn { thinking: false, calls: Calls::None };
+    const TOOLS: Shape = Shape::Turn { thinking: false, calls: Calls::Several };
+    const THINKING: Shape = Shape::Turn { thinking: true, calls: Calls::Several };
 
     #[test]
     fn reasoning_ends_at_its_marker() {

@@ -63,7 +63,7 @@ pub type Observer = Box<dyn FnMut(usize, &[f32]) + Send>;
 /// One answer to generate.
 pub struct Job {
     /// Token ids, at least one, at most as many as the context has positions.
-    pub prompt: Vec<u32>,
+    pub prompt: Arc<[u32]>,
     /// How tokens are chosen, unless there is a `chooser`.
     pub sampling: SamplingParams,
     /// Which of several answers to the same prompt; keys the random numbers together with the seed.

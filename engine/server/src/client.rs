@@ -3,7 +3,9 @@
 //! One connection for each request, HTTP or HTTPS; answers come as an event stream. Blocking, since its caller is a terminal; between
 //! events it asks whether to go on, so that Ctrl-C works while nothing comes.
 
+use std::future::poll_fn;
 use std::path::PathBuf;
+use std::pin::{Pin, pin};
 use std::time::Duration;
 
 use axum::body::Bytes;
@@ -124,8 +126,7 @@ impl Client {
     /// [`ClientError`].
     pub fn get(&self, path: &str) -> Result<Value, ClientError> {
         self.runtime.block_on(async {
-            let response = self.send(path, None).await?;
-            let bytes = self.whole(response).await?;
+            let bytes = self.whole(self.send(path, None).await?).await?;
             serde_json::from_slice(&bytes).map_err(|error| self.strange(format!("{path} is no JSON: {error}")))
         })
     }
@@ -142,8 +143,8 @@ impl Client {
         mut wish: impl FnMut() -> Wish,
     ) -> Result<(), ClientError> {
         self.runtime.block_on(async {
-            let mut sending = std::pin::pin!(self.send(path, Some(body)));
-            let response = loop {
+            let mut sending = pin!(self.send(path, Some(body)));
+            let Exchange { response, mut connection } = loop {
                 match timeout(LOOK_AROUND, sending.as_mut()).await {
                     Ok(response) => break response?,
                     Err(_) if wish() == Wish::Stop => return Ok(()),
@@ -153,7 +154,7 @@ impl Client {
             let mut events = Events::default();
             let mut body = response.into_body();
             loop {
-                let frame = match timeout(LOOK_AROUND, body.frame()).await {
+                let frame = match timeout(LOOK_AROUND, connection.beside(body.frame())).await {
                     Err(_) if wish() == Wish::Stop => return Ok(()),
                     Err(_) => continue,
                     Ok(None) => return Err(self.strange("the answer ended without [DONE]".to_owned())),
@@ -190,7 +191,7 @@ impl Client {
     }
 
     /// Sends a request and returns the answer if its status is good.
-    async fn send(&self, path: &str, body: Option<&Value>) -> Result<Response<Incoming>, ClientError> {
+    async fn send(&self, path: &str, body: Option<&Value>) -> Result<Exchange, ClientError> {
         let host = self.uri.host().unwrap_or_default();
         let https = self.uri.scheme_str() == Some("https");
         let port = self.uri.port_u16().unwrap_or(if https { 443 } else { 80 });
@@ -215,13 +216,13 @@ impl Client {
                 .body(Full::new(Bytes::from(body.to_string()))),
         };
         let request = request.map_err(|error| self.broken(error))?;
-        let response =
+        let exchange =
             if https { self.over_tls(stream, name, request).await? } else { self.over(stream, request).await? };
-        let status = response.status();
+        let status = exchange.response.status();
         if status.is_success() {
-            return Ok(response);
+            return Ok(exchange);
         }
-        let bytes = self.whole(response).await?;
+        let bytes = self.whole(exchange).await?;
         let message = serde_json::from_slice::<Value>(&bytes)
             .ok()
             .and_then(|body| Some(body.pointer("/error/message")?.as_str()?.to_owned()))
@@ -235,7 +236,7 @@ impl Client {
         stream: TcpStream,
         name: &str,
         request: Request<Full<Bytes>>,
-    ) -> Result<Response<Incoming>, ClientError> {
+    ) -> Result<Exchange, ClientError> {
         let (connector, server) = crate::tls::client(self.authorities.as_deref(), name)?;
         let connect = |source| ClientError::Connect { url: self.url.clone(), source };
         let stream = connector.connect(server, stream).await.map_err(connect)?;
@@ -243,12 +244,7 @@ impl Client {
     }
 
     #[cfg(not(feature = "tls"))]
-    async fn over_tls(
-        &self,
-        _: TcpStream,
-        _: &str,
-        _: Request<Full<Bytes>>,
-    ) -> Result<Response<Incoming>, ClientError> {
+    async fn over_tls(&self, _: TcpStream, _: &str, _: Request<Full<Bytes>>) -> Result<Exchange, ClientError> {
         let _ = &self.authorities;
         Err(TlsError::NotBuilt.into())
     }
@@ -257,21 +253,47 @@ impl Client {
         &self,
         stream: S,
         request: Request<Full<Bytes>>,
-    ) -> Result<Response<Incoming>, ClientError> {
+    ) -> Result<Exchange, ClientError> {
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|error| self.broken(error))?;
-        // It ends with the response's body, or when that is dropped.
-        tokio::spawn(async move {
+        let mut connection = Connection(Some(Box::pin(async move {
             if let Err(error) = connection.await {
                 tracing::debug!("connection: {error}");
             }
-        });
-        sender.send_request(request).await.map_err(|error| self.broken(error))
+        })));
+        let response = connection.beside(sender.send_request(request)).await.map_err(|error| self.broken(error))?;
+        Ok(Exchange { response, connection })
     }
 
-    async fn whole(&self, response: Response<Incoming>) -> Result<Bytes, ClientError> {
-        let body = Limited::new(response.into_body(), LARGEST_ANSWER).collect().await;
+    async fn whole(&self, Exchange { response, mut connection }: Exchange) -> Result<Bytes, ClientError> {
+        let body = connection.beside(Limited::new(response.into_body(), LARGEST_ANSWER).collect()).await;
         Ok(body.map_err(|error| self.broken(error))?.to_bytes())
+    }
+}
+
+/// A response and the connection that its body comes over.
+struct Exchange {
+    response: Response<Incoming>,
+    connection: Connection,
+}
+
+/// The work on a connection until it ends. No task of its own: its caller's runtime has no threads, so dropping this must close the
+/// socket at once, which is how a server learns that the answer is not wanted any more.
+struct Connection(Option<Pin<Box<dyn Future<Output = ()> + Send>>>);
+
+impl Connection {
+    /// Does the connection's work until `other` is done.
+    async fn beside<T>(&mut self, other: impl Future<Output = T>) -> T {
+        let mut other = pin!(other);
+        poll_fn(|context| {
+            if let Some(work) = &mut self.0
+                && work.as_mut().poll(context).is_ready()
+            {
+                self.0 = None;
+            }
+            other.as_mut().poll(context)
+        })
+        .await
     }
 }
 
@@ -315,6 +337,8 @@ impl Events {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
+
     use super::*;
 
     #[test]
@@ -328,6 +352,24 @@ mod tests {
             found.extend(events.push(second).expect("short"));
             assert_eq!(found, expected, "split at {at}");
         }
+    }
+
+    #[test]
+    fn an_answer_that_is_not_wanted_any_more_closes_the_connection() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("it is bound");
+        let server = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().expect("a client comes");
+            stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a valid time");
+            let event = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n9\r\ndata: 1\n\n\r\n";
+            stream.write_all(event.as_bytes()).expect("it reads");
+            // The request, and then the end.
+            stream.read_to_end(&mut Vec::new()).map(|length| length > 0)
+        });
+        let client = Client::new(&format!("http://{address}"), None, None).expect("good");
+        client.stream("/", &Value::Null, |_| Wish::Stop, || Wish::GoOn).expect("an event came");
+        assert!(server.join().expect("no panic").expect("the connection is closed, though the client is still there"));
+        drop(client);
     }
 
     #[test]

@@ -69,7 +69,8 @@ pub struct Grammars {
     factory: ParserFactory,
 }
 
-/// The state of one answer under its grammar.
+/// The state of one answer under its grammar. A copy goes its own way, without the work of making it.
+#[derive(Clone)]
 pub struct Grammar {
     matcher: Matcher,
 }
@@ -298,6 +299,19 @@ mod tests {
         assert_eq!(follows(&Form::JsonObject, "{}"), Ok(()));
         assert_eq!(follows(&Form::JsonObject, "[1]"), Err(0));
         assert!(follows(&Form::JsonObject, r#"{"a": 1"#).is_err());
+    }
+
+    #[test]
+    fn copies_of_a_grammar_go_their_own_ways() {
+        let tokenizer = duckling();
+        let mut one = grammars().grammar(&Form::JsonObject).expect("a sound form");
+        let mut other = one.clone();
+        let begin = other.allowed(tokenizer.vocab_size()).expect("not stuck");
+        for id in tokenizer.encode_plain("{\"").expect("any text can be encoded") {
+            one.take(id).expect("it is allowed");
+        }
+        assert_ne!(one.allowed(tokenizer.vocab_size()).expect("not stuck"), begin);
+        assert_eq!(other.allowed(tokenizer.vocab_size()).expect("not stuck"), begin);
     }
 
     #[test]

@@ -14,6 +14,7 @@ pub mod backend;
 pub mod choose;
 pub mod client;
 pub mod grammar;
+mod json_stream;
 pub mod keys;
 mod listen;
 pub mod metrics;
@@ -21,6 +22,7 @@ pub mod pond;
 pub mod queue;
 pub mod scheduler;
 pub mod serve;
+mod socket;
 pub mod systemd;
 #[cfg(test)]
 mod testing;

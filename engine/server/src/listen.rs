@@ -20,6 +20,7 @@ use tokio::time::{sleep, timeout};
 use tower::ServiceExt;
 
 use crate::api::Peer;
+use crate::socket::{self, Impatient};
 use crate::tls::Tls;
 
 /// Headers of a request must be complete within this time, and a connection may be idle so long.
@@ -28,6 +29,8 @@ const HEADER_TIME: Duration = Duration::from_secs(60);
 const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
 /// Connections may take so long to close when the server stops.
 const CLOSE_TIME: Duration = Duration::from_secs(5);
+/// A client that takes nothing of what it is sent for so long is gone, or holds a place for nothing.
+const STALLED_TIME: Duration = Duration::from_secs(60);
 /// For connections beyond the limit.
 const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nconnection: close\r\n\
     retry-after: 5\r\ncontent-length: 133\r\n\r\n\
@@ -42,6 +45,7 @@ pub async fn serve(
     mut closing: watch::Receiver<bool>,
 ) {
     let permits = Arc::new(Semaphore::new(connections));
+    let mut has_warned = false;
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -51,6 +55,11 @@ pub async fn serve(
             Ok(accepted) => accepted,
             Err(error) => {
                 // Out of file descriptors, or a connection that was gone at once: the next one may do better.
+                if socket::is_out_of_files(&error) && !std::mem::replace(&mut has_warned, true) {
+                    tracing::warn!(
+                        "connections wait, for this process may open no more files: raise its limit (LimitNOFILE=, ulimit -n)"
+                    );
+                }
                 tracing::debug!("cannot accept a connection: {error}");
                 sleep(Duration::from_millis(20)).await;
                 continue;
@@ -64,6 +73,8 @@ pub async fn serve(
         tokio::spawn(async move {
             // Small pieces go out at once.
             let _ = stream.set_nodelay(true);
+            socket::watch(&stream, STALLED_TIME);
+            let stream = Impatient::new(stream, STALLED_TIME);
             match tls {
                 None => connection(stream, peer, routes, closing).await,
                 Some(tls) => match timeout(HANDSHAKE_TIME, tls.accept(stream)).await {

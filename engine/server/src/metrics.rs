@@ -6,6 +6,7 @@
 use std::fmt::Debug;
 use std::hash::Hash;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use prometheus_client::encoding::{EncodeLabelSet, EncodeMetric, text};
@@ -106,6 +107,8 @@ pub struct Metrics {
     take_overs: Family<Vec<(String, String)>, Counter>,
     ducks: DuckMetrics,
     ports: PortMetrics,
+    /// Held while a page is made: what others count is cleared and set for each.
+    page: Mutex<()>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -173,6 +176,7 @@ impl Metrics {
             take_overs: Family::default(),
             ducks: DuckMetrics::default(),
             ports: PortMetrics::default(),
+            page: Mutex::new(()),
         };
         metrics.register();
         // What is known to come is there from the start, so that a rate over it begins at zero.
@@ -246,6 +250,12 @@ impl Metrics {
         self.queue.observe(waited.as_secs_f64());
     }
 
+    /// An answer that waited so long will never begin.
+    pub fn never_begun(&self, reason: &'static str, waited: Duration) {
+        self.begun(waited);
+        self.answers.get_or_create(&Ended { reason }).inc();
+    }
+
     /// A token came so long after the one before, or after the begin.
     pub fn token(&self, first: bool, after: Duration) {
         if first { &self.first_token } else { &self.token }.observe(after.as_secs_f64());
@@ -269,6 +279,7 @@ impl Metrics {
 
     /// The page that Prometheus reads, with the state of now.
     pub fn text(&self, load: &Load, pond: &PondStatus) -> String {
+        let _page = self.page.lock().unwrap_or_else(PoisonError::into_inner);
         self.waiting.set(load.waiting as i64);
         self.running.set(load.running as i64);
         self.ready.set(i64::from(load.ready));
@@ -377,6 +388,22 @@ mod tests {
             assert!(page.lines().any(|found| found == line), "{line} is not in\n{page}");
         }
         assert!(!metrics.text(&load, &PondStatus::default()).contains("duck-01"));
+    }
+
+    #[test]
+    fn pages_made_at_the_same_time_are_all_right() {
+        let metrics = Metrics::new();
+        let ducks = (0..30).map(|n| Duck { name: format!("duck-{n}"), retries: 5, ..Duck::default() });
+        let pond = PondStatus { ducks: ducks.collect(), take_overs: 2, ..PondStatus::default() };
+        let expected = metrics.text(&Load::default(), &pond);
+        std::thread::scope(|scope| {
+            let scrape =
+                || (0..200).map(|_| metrics.text(&Load::default(), &pond)).find(|page| page.len() != expected.len());
+            let scrapes: Vec<_> = (0..4).map(|_| scope.spawn(scrape)).collect();
+            for scrape in scrapes {
+                assert_eq!(scrape.join().expect("it ends"), None);
+            }
+        });
     }
 
     #[test]

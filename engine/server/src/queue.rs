@@ -30,6 +30,16 @@ impl<T> FairQueue<T> {
         self.len == 0
     }
 
+    /// How many of a client's wait.
+    pub fn waiting(&self, client: &str) -> usize {
+        self.clients.iter().find(|(name, _)| name == client).map_or(0, |(_, items)| items.len())
+    }
+
+    /// How many clients wait.
+    pub fn clients(&self) -> usize {
+        self.clients.len()
+    }
+
     /// Adds one of a client's. A client without any waiting gets the last turn.
     pub fn push(&mut self, client: &str, item: T) {
         self.len += 1;
@@ -82,7 +92,7 @@ mod tests {
         queue.push("b", 10);
         queue.push("c", 20);
         queue.push("b", 11);
-        assert_eq!(queue.len(), 6);
+        assert_eq!((queue.len(), queue.clients(), queue.waiting("a"), queue.waiting("d")), (6, 3, 3, 0));
         assert_eq!(drain(&mut queue), [1, 10, 20, 2, 11, 3]);
         assert!(queue.is_empty());
     }

@@ -28,11 +28,12 @@ const LOADING_TICK: Duration = Duration::from_secs(10);
 /// Loading that has not come on for so long is stuck: systemd hears nothing more of it, so that its start time-out holds.
 const STUCK: Duration = Duration::from_secs(600);
 
+/// So many clients may wait at once, however short the queue is.
+const LEAST_CLIENTS: usize = 16;
+
 /// What a request hears of its task.
 #[derive(Debug)]
 pub enum Update {
-    /// Its turn has come.
-    Begun,
     /// The prompt has been read so far.
     Prefill {
         /// So many tokens.
@@ -123,7 +124,7 @@ pub enum Rejected {
         /// How far.
         percent: u8,
     },
-    /// Too many wait.
+    /// Too many wait, and some of them are the client's own.
     #[error("{waiting} requests are waiting already, at most {limit} may; try again in a while")]
     Full {
         /// How many.
@@ -288,23 +289,9 @@ impl Scheduler {
     /// # Errors
     /// Why not.
     pub fn submit(&self, tasks: Vec<Task>) -> Result<(), Rejected> {
+        let Some(first) = tasks.first() else { return Ok(()) };
         let mut state = self.shared.state();
-        if let Some(reason) = &state.broken {
-            return Err(Rejected::Broken(reason.clone()));
-        }
-        if state.stopping {
-            return Err(Rejected::Stopping);
-        }
-        if !state.ready {
-            return Err(Rejected::Loading { percent: state.percent });
-        }
-        drop_deserted(&mut state);
-        let waiting = state.queue.len();
-        // The answers of one request wait for each other at most, so an idle server takes as many as a request may have.
-        let busy = waiting + usize::from(state.running);
-        if busy > 0 && waiting + tasks.len() > self.shared.most_waiting {
-            return Err(Rejected::Full { waiting, limit: self.shared.most_waiting });
-        }
+        self.admit(&mut state, &first.client, tasks.len())?;
         let begun = Arc::new(AtomicBool::new(false));
         for task in tasks {
             let client = Arc::clone(&task.client);
@@ -315,10 +302,40 @@ impl Scheduler {
         Ok(())
     }
 
+    /// Whether one answer more for that client would be taken on now, which is worth asking before a request is looked at.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn would_take(&self, client: &str) -> Result<(), Rejected> {
+        self.admit(&mut self.shared.state(), client, 1)
+    }
+
+    fn admit(&self, state: &mut State, client: &str, answers: usize) -> Result<(), Rejected> {
+        if let Some(reason) = &state.broken {
+            return Err(Rejected::Broken(reason.clone()));
+        }
+        if state.stopping {
+            return Err(Rejected::Stopping);
+        }
+        if !state.ready {
+            return Err(Rejected::Loading { percent: state.percent });
+        }
+        drop_deserted(&self.shared, state);
+        let (waiting, limit) = (state.queue.len(), self.shared.most_waiting);
+        // The answers of one request wait for each other at most, so an idle server takes as many as a request may have.
+        let idle = waiting == 0 && !state.running;
+        // A queue that others have filled keeps nobody out who has nothing in it: clients take turns.
+        let newcomer = state.queue.waiting(client) == 0 && state.queue.clients() < limit.max(LEAST_CLIENTS);
+        match idle || newcomer || waiting + answers <= limit {
+            true => Ok(()),
+            false => Err(Rejected::Full { waiting, limit }),
+        }
+    }
+
     /// How busy it is.
     pub fn load(&self) -> Load {
         let mut state = self.shared.state();
-        drop_deserted(&mut state);
+        drop_deserted(&self.shared, &mut state);
         Load {
             waiting: state.queue.len(),
             running: usize::from(state.running),
@@ -383,8 +400,13 @@ fn still_loading<R>(shared: &Shared, load: impl FnOnce() -> R) -> R {
 }
 
 /// Nobody will ever hear the answers of these.
-fn drop_deserted(state: &mut State) {
-    state.queue.remove_if(|queued| queued.task.listener.is_closed());
+fn drop_deserted(shared: &Shared, state: &mut State) {
+    let now = Instant::now();
+    for Queued { task, .. } in state.queue.remove_if(|queued| queued.task.listener.is_closed()) {
+        // Whoever listens to a late one goes when its time is up.
+        let is_late = task.deadline.is_some_and(|(at, _)| now >= at);
+        shared.metrics.never_begun(if is_late { "error" } else { "cancelled" }, now - task.since);
+    }
 }
 
 fn chain(error: &(dyn std::error::Error + 'static)) -> String {
@@ -459,7 +481,7 @@ fn status_line(shared: &Shared) -> String {
 /// A task, or nothing for a while, or the end.
 fn next(shared: &Shared) -> Option<Option<Task>> {
     let mut state = shared.state();
-    drop_deserted(&mut state);
+    drop_deserted(shared, &mut state);
     if state.queue.is_empty() {
         if state.stopping {
             return None;
@@ -482,13 +504,13 @@ fn serve<B: Backend>(shared: &Shared, backend: &mut B, task: Task) -> Option<Str
     let begun = Instant::now();
     let late = |now: Instant| deadline.filter(|(at, _)| now >= *at).map(|(_, limit)| TaskError::TimedOut { limit });
     if let Some(error) = late(begun) {
+        shared.metrics.never_begun("error", begun - since);
         tell(Update::Failed(error));
         return None;
     }
     shared.metrics.begun(begun - since);
-    tell(Update::Begun);
     let mut ended: Option<TaskError> = None;
-    let mut cut = None;
+    let mut cut = false;
     let mut last: Option<Duration> = None;
     let outcome = backend.generate(job, &mut |event| {
         shared.systemd.alive(|| status_line(shared));
@@ -503,7 +525,7 @@ fn serve<B: Backend>(shared: &Shared, backend: &mut B, task: Task) -> Option<Str
                 let pieces = answer.push(token.id);
                 tell(Update::Token(Written { token, pieces, logprob }));
                 if answer.is_over() {
-                    cut = Some(());
+                    cut = true;
                     return ControlFlow::Break(());
                 }
             }
@@ -521,7 +543,7 @@ fn serve<B: Backend>(shared: &Shared, backend: &mut B, task: Task) -> Option<Str
             fatal.then_some(message)
         }
         Ok(outcome) => {
-            let gone = outcome.finish == Finish::Cancelled && cut.is_none();
+            let gone = outcome.finish == Finish::Cancelled && !cut;
             let reason = match outcome.finish {
                 Finish::Length => EndReason::Length,
                 _ if answer.calls() > 0 => EndReason::ToolCalls,
@@ -533,7 +555,7 @@ fn serve<B: Backend>(shared: &Shared, backend: &mut B, task: Task) -> Option<Str
             let update = match ended {
                 Some(error) if gone => Update::Failed(error),
                 _ => Update::Done(Done {
-                    pieces: answer.finish(),
+                    pieces: answer.finish(outcome.finish == Finish::Stop),
                     reason,
                     stats: outcome.stats,
                     reasoning_tokens: answer.reasoning_tokens(),

@@ -20,6 +20,7 @@ use crate::keys::{KeyError, Keys};
 use crate::listen;
 use crate::metrics::Metrics;
 use crate::scheduler::{Load, Loading, Scheduler};
+use crate::socket;
 use crate::systemd::Systemd;
 use crate::tls::{Tls, TlsError};
 
@@ -113,6 +114,7 @@ impl Server {
         }
         let keys = keys.map(|path| Keys::open(&path)).transpose()?.map(Arc::new);
         let tls = tls.map(|(certificate, key)| Tls::open(&certificate, &key)).transpose()?;
+        socket::allow_many_files();
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(THREADS)
             .thread_name("http")

@@ -9,6 +9,8 @@ use std::fmt::Write;
 
 use model::chat::dsml::{CALLS, END_CALLS, END_INVOKE, END_PARAMETER, INVOKE, PARAMETER, STRING};
 
+use crate::json_stream::{JsonStream, quoted};
+
 const BLANK_LINE: &str = "\n\n";
 /// Bytes of a tool's or parameter's name at most.
 const LONGEST_NAME: usize = 1024;
@@ -33,8 +35,10 @@ pub struct ToolStream {
     state: State,
     /// Text not decided on yet.
     held: String,
-    calls: usize,
-    broken: bool,
+    /// The value that is being read, if it is an object or a list.
+    json: JsonStream,
+    /// The end of the first call is the end.
+    single: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -55,26 +59,21 @@ enum State {
 enum Value {
     /// Text; goes out escaped.
     String,
-    /// An object, a list or a quoted text; goes out as it is.
+    /// An object or a list; goes out as it comes, made sound.
     Json,
     /// Not known yet.
     Unknown,
 }
 
 impl ToolStream {
-    /// The calls begun so far.
-    pub fn calls(&self) -> usize {
-        self.calls
+    /// For an answer of which one call at most is wanted, if `single`.
+    pub fn new(single: bool) -> ToolStream {
+        ToolStream { single, ..ToolStream::default() }
     }
 
     /// Whether the calls are complete, or broken off: nothing that follows matters.
     pub fn is_over(&self) -> bool {
         self.state == State::Over
-    }
-
-    /// Whether the markup was wrong.
-    pub fn is_broken(&self) -> bool {
-        self.broken
     }
 
     /// Takes more text.
@@ -85,16 +84,23 @@ impl ToolStream {
         parts
     }
 
-    /// The answer is over: what was held back, and the end of arguments that were cut off by a mistake. Arguments that merely stop are
-    /// left open, since whoever reads them is told that the answer was too long.
-    pub fn finish(&mut self) -> Vec<Part> {
+    /// The answer is over: what was held back. If it is `complete` (the model ended it), the arguments of an open call are closed so that
+    /// they are JSON. Arguments that merely stop are left open, since whoever reads them is told that the answer was too long.
+    pub fn finish(&mut self, complete: bool) -> Vec<Part> {
         let held = std::mem::take(&mut self.held);
-        match self.state {
-            State::Text if !held.is_empty() => vec![Part::Text(held)],
-            // It may have been the beginning of a tag, but now it is none.
-            State::Value(Value::String) if !END_PARAMETER.starts_with(&held) => vec![Part::Arguments(escaped(&held))],
-            _ => Vec::new(),
-        }
+        let state = std::mem::replace(&mut self.state, State::Over);
+        // In a value, the beginning of a tag that will not come any more is left out.
+        let end = match state {
+            State::Text if !held.is_empty() => return vec![Part::Text(held)],
+            State::Parameters { any } if complete => if any { "}" } else { "{}" }.to_owned(),
+            State::Value(Value::String) if complete => "\"}".to_owned(),
+            State::Value(Value::Json) if complete => self.json.close() + "}",
+            State::Value(Value::Unknown) if complete => {
+                scalar(&held[..held.len() - held_back(&held, END_PARAMETER)]) + "}"
+            }
+            _ => return Vec::new(),
+        };
+        vec![Part::Arguments(end)]
     }
 
     /// Decides on the beginning of what is held; false if more text is needed.
@@ -144,7 +150,6 @@ impl ToolStream {
         let Some(end) = rest.find("\">") else { return self.wait_for_name(rest.len(), parts) };
         let name = rest[..end].to_owned();
         self.held.drain(..INVOKE.len() + end + 2);
-        self.calls += 1;
         parts.push(Part::Call { name });
         self.state = State::Parameters { any: false };
         true
@@ -154,7 +159,7 @@ impl ToolStream {
         self.skip_space();
         if self.take(END_INVOKE) {
             parts.push(Part::Arguments(if any { "}" } else { "{}" }.to_owned()));
-            self.state = State::Calls;
+            self.state = if self.single { State::Over } else { State::Calls };
             return true;
         }
         let Some(rest) = self.held.strip_prefix(PARAMETER) else {
@@ -188,6 +193,7 @@ impl ToolStream {
             match self.held.trim_start().chars().next() {
                 Some('{' | '[') => {
                     self.skip_space();
+                    self.json = JsonStream::default();
                     self.state = State::Value(Value::Json);
                     return true;
                 }
@@ -196,31 +202,24 @@ impl ToolStream {
             }
             let Some(end) = self.held.find(END_PARAMETER) else { return false };
             let text: String = self.held.drain(..end).collect();
-            let is_json = serde_json::from_str::<serde_json::Value>(&text).is_ok();
-            parts.push(Part::Arguments(if is_json { text.trim().to_owned() } else { quoted(&text) }));
+            parts.push(Part::Arguments(scalar(&text)));
             self.held.drain(..END_PARAMETER.len());
             self.state = State::Parameters { any: true };
             return true;
         }
-        let out = |text: &str| if value == Value::String { escaped(text) } else { text.to_owned() };
-        if let Some(end) = self.held.find(END_PARAMETER) {
-            let mut last = out(&self.held[..end]);
-            if value == Value::String {
-                last.push('"');
-            }
-            if !last.is_empty() {
-                parts.push(Part::Arguments(last));
-            }
-            self.held.drain(..end + END_PARAMETER.len());
+        let end = self.held.find(END_PARAMETER);
+        let certain = end.unwrap_or_else(|| self.held.len() - held_back(&self.held, END_PARAMETER));
+        let text: String = self.held.drain(..certain).collect();
+        let mut out = if value == Value::String { escaped(&text) } else { self.json.push(&text) };
+        if end.is_some() {
+            out += &if value == Value::String { "\"".to_owned() } else { self.json.close() };
+            self.held.drain(..END_PARAMETER.len());
             self.state = State::Parameters { any: true };
-            return true;
         }
-        let certain = self.held.len() - held_back(&self.held, END_PARAMETER);
-        if certain > 0 {
-            parts.push(Part::Arguments(out(&self.held[..certain])));
-            self.held.drain(..certain);
+        if !out.is_empty() {
+            parts.push(Part::Arguments(out));
         }
-        false
+        end.is_some()
     }
 
     fn skip_space(&mut self) {
@@ -249,7 +248,6 @@ impl ToolStream {
         if let State::Parameters { any } = self.state {
             parts.push(Part::Arguments(if any { "}" } else { "{}" }.to_owned()));
         }
-        self.broken = true;
         self.state = State::Over;
         self.held.clear();
         false
@@ -265,8 +263,10 @@ fn held_back(text: &str, tag: &str) -> usize {
         .unwrap_or(0)
 }
 
-fn quoted(text: &str) -> String {
-    serde_json::Value::from(text).to_string()
+/// A number or a word; what JSON does not know becomes a string.
+fn scalar(text: &str) -> String {
+    let is_json = serde_json::from_str::<serde_json::Value>(text).is_ok();
+    if is_json { text.trim().to_owned() } else { quoted(text) }
 }
 
 /// As within the quotation marks of a JSON string.
@@ -291,7 +291,7 @@ mod tests {
     fn read(pieces: &[&str]) -> (String, Vec<(String, String)>) {
         let mut stream = ToolStream::default();
         let mut parts: Vec<Part> = pieces.iter().flat_map(|piece| stream.push(piece)).collect();
-        parts.extend(stream.finish());
+        parts.extend(stream.finish(true));
         let (mut text, mut calls) = (String::new(), Vec::<(String, String)>::new());
         for part in parts {
             match part {
@@ -340,9 +340,50 @@ mod tests {
     #[test]
     fn an_object_streams_before_it_ends() {
         let mut stream = ToolStream::default();
-        stream
-            .push("<｜DSML｜function_calls><｜DSML｜invoke name=\"w\"><｜DSML｜parameter name=\"a\" string=\"false\">");
-        assert_eq!(stream.push("[1, 2"), [Part::Arguments("[1, 2".into())]);
+        stream.push(&opening(false));
+        assert_eq!(stream.push("[1, 2"), [Part::Arguments("[1, ".into())]);
+    }
+
+    /// Up to the value of a first parameter.
+    fn opening(string: bool) -> String {
+        format!("<｜DSML｜function_calls><｜DSML｜invoke name=\"w\"><｜DSML｜parameter name=\"a\" string=\"{string}\">")
+    }
+
+    #[test]
+    fn arguments_that_the_model_ends_too_soon_are_closed() {
+        for (string, value, expected) in [
+            (true, "x \"y", r#"{"a": "x \"y"}"#),
+            (true, "x</｜DSML｜para", r#"{"a": "x"}"#),
+            (false, "[{\"b\": [1, ", r#"{"a": [{"b": [1]}]}"#),
+            (false, "{\"b\": \"c</｜DSML｜", r#"{"a": {"b": "c"}}"#),
+            (false, "12", r#"{"a": 12}"#),
+            (false, "", r#"{"a": ""}"#),
+            (false, "[1, 2}</｜DSML｜parameter>", r#"{"a": [1, 2]}"#),
+            (false, "12</｜DSML｜parameter>\n<｜DSML｜param", r#"{"a": 12}"#),
+        ] {
+            assert_eq!(read(&[&opening(string), value]).1, [("w".to_owned(), expected.to_owned())], "{value}");
+        }
+        assert_eq!(read(&["<｜DSML｜function_calls><｜DSML｜invoke name=\"w\">"]).1, [("w".into(), "{}".into())]);
+    }
+
+    #[test]
+    fn arguments_that_are_cut_off_stay_open() {
+        let mut stream = ToolStream::default();
+        stream.push(&opening(true));
+        assert_eq!(stream.push("ab<"), [Part::Arguments("ab".into())]);
+        assert_eq!(stream.finish(false), []);
+        let mut stream = ToolStream::default();
+        stream.push(&opening(false));
+        assert_eq!(stream.push("[1, "), [Part::Arguments("[1".into())]);
+        assert_eq!(stream.finish(false), []);
+    }
+
+    #[test]
+    fn where_one_call_is_wanted_its_end_is_the_end() {
+        let mut stream = ToolStream::new(true);
+        let parts = stream.push(TWO_CALLS);
+        assert_eq!(parts.iter().filter(|part| matches!(part, Part::Call { .. })).count(), 1);
+        assert!(stream.is_over());
     }
 
     #[test]
@@ -393,9 +434,13 @@ mod tests {
         }
 
         #[test]
-        fn garbage_never_panics(pieces in prop::collection::vec("(<｜DSML｜(function_calls>|invoke name=\"|parameter name=\")|</｜DSML｜|x\">|\" string=\"true\">|[a-z\\n]{0,3}){0,4}", 0..6)) {
-            let pieces: Vec<&str> = pieces.iter().map(String::as_str).collect();
-            read(&pieces);
+        fn every_calls_arguments_are_json(begin in any::<bool>(), pieces in prop::collection::vec("(<｜DSML｜(function_calls>|invoke name=\"|parameter name=\")|</｜DSML｜(invoke>|parameter>|)|x\">|\" string=\"(true|false)\">|[a-z\n\\[{\\]}:,\"1\\\\]{0,3}){0,4}", 0..8)) {
+            let opening = if begin { opening(false) } else { String::new() };
+            let pieces: Vec<&str> = [opening.as_str()].into_iter().chain(pieces.iter().map(String::as_str)).collect();
+            for (_, arguments) in read(&pieces).1 {
+                let found = serde_json::from_str::<serde_json::Value>(&arguments);
+                prop_assert!(found.is_ok_and(|found| found.is_object()), "{:?} became {}", pieces, arguments);
+            }
         }
     }
 }

@@ -91,6 +91,12 @@ fn serve(net: &Net, out: &Path) -> Serving {
     Serving::start(service.expect("a good configuration"), link)
 }
 
+/// What a duck of that name is told that booted over the card with this address.
+fn told(name: Option<&str>, mac: [u8; 6]) -> String {
+    let name = name.map(|name| format!("name={name} ")).unwrap_or_default();
+    format!("{name}key={KEY} nic={}", link::Mac(mac))
+}
+
 /// Boots a machine and returns the command line that its firmware was given.
 fn command_line(machine: &Machine) -> Result<String, String> {
     let machine = machine.spawn()?;
@@ -121,21 +127,21 @@ fn served(start: Start, card: Card, mac: [u8; 6]) -> Option<(String, Vec<String>
 #[test]
 fn uefi_boots_over_the_network_and_a_duck_is_told_its_name() {
     let Some((line, events)) = served(Start::Uefi, Card::Virtio, MALLARD) else { return };
-    assert_eq!(line, format!("name=mallard key={KEY}"));
+    assert_eq!(line, told(Some("mallard"), MALLARD));
     assert!(events.iter().any(|event| event.starts_with("mallard has fetched duck.efi, ")), "{events:#?}");
 }
 
 #[test]
 fn uefi_by_the_programs_of_cards_boots_over_the_network() {
     let Some((line, _)) = served(Start::Uefi, Card::E1000e, TEAL) else { return };
-    assert_eq!(line, format!("name=teal_2.b key={KEY}"));
+    assert_eq!(line, told(Some("teal_2.b"), TEAL));
 }
 
 #[test]
 fn a_bios_boots_over_the_network_and_a_duck_is_told_its_name() {
     for (card, mac, name) in [(Card::Virtio, TEAL, "teal_2.b"), (Card::Rtl8139, MALLARD, "mallard")] {
         let Some((line, events)) = served(Start::Bios, card, mac) else { return };
-        assert_eq!(line, format!("name={name} key={KEY}"), "{card:?}");
+        assert_eq!(line, told(Some(name), mac), "{card:?}");
         assert!(events.iter().any(|event| event.contains("has fetched duck.0, ")), "{events:#?}");
     }
 }
@@ -144,7 +150,7 @@ fn a_bios_boots_over_the_network_and_a_duck_is_told_its_name() {
 fn a_machine_in_no_row_is_told_the_key_only() {
     for start in [Start::Bios, Start::Uefi] {
         let Some((line, _)) = served(start.clone(), Card::Virtio, STRANGER) else { return };
-        assert_eq!(line, format!("key={KEY}"), "{start:?}");
+        assert_eq!(line, told(None, STRANGER), "{start:?}");
     }
 }
 

@@ -19,6 +19,11 @@ const SPURIOUS_VECTOR: usize = 0xf0;
 const COMMAND: usize = 0x300;
 const COMMAND_HIGH: usize = 0x310;
 const TIMER_VECTOR: usize = 0x320;
+const PRIORITY: usize = 0x80;
+const IN_SERVICE: usize = 0x100;
+const THERMAL: usize = 0x330;
+const COUNTERS: usize = 0x340;
+const ERROR: usize = 0x370;
 const LINE_0: usize = 0x350;
 const INITIAL: usize = 0x380;
 const CURRENT: usize = 0x390;
@@ -60,6 +65,15 @@ impl Apic {
         }
         self.write(SPURIOUS_VECTOR, 1 << 8 | u32::from(SPURIOUS));
         self.write(TIMER_VECTOR, MASKED);
+        // Whatever firmware has left at work or unanswered: none of it may keep a tick or a wake-up from coming.
+        self.write(PRIORITY, 0);
+        [THERMAL, COUNTERS, ERROR].into_iter().for_each(|register| self.write(register, MASKED));
+        for _ in 0..256 {
+            if (0..8).all(|i| self.read(IN_SERVICE + 16 * i) == 0) {
+                break;
+            }
+            self.end();
+        }
         // The old controller's line: nothing of its may come between a tick and a core that sleeps until then.
         self.write(LINE_0, MASKED);
         self.write(DIVIDE, BY_16);
@@ -143,10 +157,37 @@ impl Apic {
         self.write(INITIAL, ticks.clamp(1, u32::MAX.into()) as u32);
     }
 
+    /// Timer ticks of a millisecond.
+    pub fn ticks_of_a_millisecond(self) -> u32 {
+        (HERTZ.get().unwrap_or(&1_000_000) / 1_000).clamp(1, u32::MAX.into()) as u32
+    }
+
+    /// Whether identifiers have 32 bits; else 8.
+    pub fn has_long_ids(self) -> bool {
+        self.is_x2()
+    }
+
     /// Stops the timer and lets a tick that has already happened pass.
     pub fn disarm(self) {
         self.write(INITIAL, 0);
         // SAFETY: in ring 0 only the timer and the wake-up can come, and they change nothing.
         unsafe { core::arch::asm!("sti", "nop", "nop", "cli", options(nomem)) };
+    }
+}
+
+/// Masks all lines of an I/O interrupt controller, whose registers are at `base`.
+///
+/// # Safety
+/// They are, mapped uncached, and nobody else's.
+pub unsafe fn mask_lines(base: u64) {
+    let (select, window) = (base as *mut u32, (base + 0x10) as *mut u32);
+    // SAFETY: promised by the caller: an index register and a window to the one that it selects.
+    unsafe {
+        select.write_volatile(1);
+        let last = window.read_volatile() >> 16 & 0xff;
+        for line in 0..=last {
+            select.write_volatile(0x10 + 2 * line);
+            window.write_volatile(MASKED);
+        }
     }
 }

@@ -78,8 +78,8 @@ global_asm!(
     "mov cr4, eax",
     // EFER: long mode, no-execute.
     "mov ecx, 0xc0000080",
-    "rdmsr",
-    "or eax, 0x900",
+    "mov eax, 0x900",
+    "xor edx, edx",
     "wrmsr",
     // Paging, write protection, protected mode; no emulation of the FPU.
     "mov eax, 0x80010033",
@@ -131,8 +131,8 @@ global_asm!(
     "mov eax, [{parameters}]",
     "mov cr3, eax",
     "mov ecx, 0xc0000080",
-    "rdmsr",
-    "or eax, 0x900",
+    "mov eax, 0x900",
+    "xor edx, edx",
     "wrmsr",
     "mov eax, 0x80010033",
     "mov cr0, eax",

@@ -18,6 +18,7 @@ use spin::Once;
 use x86_64::instructions::segmentation::{CS, DS, ES, SS, Segment};
 use x86_64::instructions::tables::{lidt, load_tss};
 use x86_64::registers::control::{Cr0, Cr0Flags, Cr4, Cr4Flags};
+use x86_64::registers::model_specific::Msr;
 use x86_64::registers::xcontrol::{XCr0, XCr0Flags};
 use x86_64::structures::DescriptorTablePointer;
 use x86_64::structures::gdt::{Descriptor, GlobalDescriptorTable, SegmentSelector};
@@ -44,8 +45,6 @@ pub struct Cpu {
     pub space: AtomicU64,
     /// Its step's block; 0 for an order without one.
     pub block: AtomicU64,
-    /// Its time.
-    pub deadline: AtomicU64,
     /// Not 0: the program has not asked for its first step yet.
     pub fresh: AtomicU32,
     /// Not 0: the core sleeps and must be woken.
@@ -76,7 +75,8 @@ struct Idt([[u64; 2]; 256]);
 fn idt() -> &'static Idt {
     IDT.call_once(|| {
         let mut gates = [[0; 2]; 256];
-        for (vector, address) in traps::stubs() {
+        let others = (32..=255).map(|vector| (vector, traps::other()));
+        for (vector, address) in others.chain(traps::stubs()) {
             let stack: u64 = match vector {
                 CALL => 0,
                 2 | 18 => 2,
@@ -116,7 +116,6 @@ impl Cpu {
             done: AtomicU32::new(0),
             space: AtomicU64::new(0),
             block: AtomicU64::new(0),
-            deadline: AtomicU64::new(0),
             fresh: AtomicU32::new(0),
             asleep: AtomicU32::new(0),
             ended: AtomicU32::new(0),
@@ -170,6 +169,12 @@ impl Cpu {
         features();
     }
 
+    /// Ticks after which a timer that was early looks again.
+    pub fn set_again(&self, ticks: u32) {
+        // SAFETY: called by the core itself, or before it runs.
+        unsafe { (*self.frame.get()).again = ticks.into() };
+    }
+
     /// Whether the core has nothing to do.
     pub fn is_idle(&self) -> bool {
         self.order.load(Ordering::Acquire) == self.done.load(Ordering::Acquire)
@@ -183,7 +188,8 @@ fn features() {
     let mut cr4 = Cr4::read() | Cr4Flags::OSFXSR | Cr4Flags::OSXMMEXCPT_ENABLE;
     cr4.set(Cr4Flags::SUPERVISOR_MODE_EXECUTION_PROTECTION, extended & 1 << 7 != 0);
     cr4.set(Cr4Flags::MACHINE_CHECK_EXCEPTION, leaf(1).edx & 1 << 7 != 0);
-    // Ring 3 has no use for the time, nor for its own segment bases.
+    // Ring 3 has no use for the time.
+    cr4.insert(Cr4Flags::TIMESTAMP_DISABLE);
     cr4.set(Cr4Flags::OSXSAVE, ecx & 1 << 26 != 0);
     // SAFETY: bits that the processor says it has; nothing that Rust relies on changes.
     unsafe {
@@ -192,6 +198,10 @@ fn features() {
             XCr0::write(XCr0Flags::X87 | XCr0Flags::SSE | XCr0Flags::AVX);
         }
         Cr0::write(Cr0::read() | Cr0Flags::WRITE_PROTECT | Cr0Flags::NUMERIC_ERROR);
+        // What firmware may have left: ways into ring 0, a table of descriptors, breakpoints.
+        const SYSENTER_CS: u32 = 0x174;
+        Msr::new(SYSENTER_CS).write(0);
+        core::arch::asm!("lldt {0:x}", "mov dr7, {1}", in(reg) 0u16, in(reg) 0x400u64, options(nostack));
     }
     round();
 }

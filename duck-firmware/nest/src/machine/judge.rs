@@ -20,7 +20,7 @@ use super::apic::Apic;
 use super::cpu::{self, Cpu};
 use super::memory::{self, Pool};
 use super::traps::{self, CALL, TIMER, WAKE, enter};
-use super::{clock, smp};
+use super::{clock, sensors, smp};
 
 /// Bytes of a core's stack in ring 3.
 pub const STACK_BYTES: u64 = 128 << 10;
@@ -29,8 +29,8 @@ const STACK_STRIDE: u64 = 1 << 20;
 const STACKS: u64 = PROGRAM_BASE + PROGRAM_LEN;
 const CALL_PAGE: u64 = PROGRAM_BASE + 2 * PROGRAM_LEN;
 const TABLE_PAGE: u64 = CALL_PAGE + SMALL;
-/// How long a step may take that names no limit.
-const LONGEST: Micros = 10_000_000;
+/// How long a step may take that names no limit: a core that never comes back must not need somebody to pull the plug.
+const LONGEST: Micros = 60_000_000;
 /// How much later than its limit a core is taken out of a step that it was told to leave.
 const GRACE: Micros = 20_000;
 /// How long a core that waits for others sleeps where the processor may be shared.
@@ -154,7 +154,6 @@ impl Judge {
         let frame = unsafe { &mut *cpu.frame.get() };
         frame.deadline = clock::at(deadline);
         cpu.block.store(block, Ordering::Relaxed);
-        cpu.deadline.store(deadline, Ordering::Relaxed);
         if loaded.entered {
             frame.rax = block;
         } else {
@@ -183,8 +182,7 @@ impl Cores for Judge {
 
     fn run(&mut self, step: Running<'_>, limit: Option<Micros>, serve: &mut dyn FnMut() -> bool) -> Ended {
         let Some(loaded) = self.loaded else { return Ended::Finished(Err(Refusal::Version)) };
-        let longest = clock::now() + LONGEST;
-        let deadline = limit.map_or(longest, |limit| limit.min(longest)) + GRACE;
+        let deadline = limit.unwrap_or(clock::now() + LONGEST).saturating_add(GRACE);
         let block = core::ptr::from_ref(step.block()) as u64;
         let (own, others) = (self.cpus[0], &self.cpus[1..]);
         self.cpus.iter().for_each(|cpu| self.prepare(cpu, &loaded, block, deadline));
@@ -231,7 +229,11 @@ impl Judge {
                 trap: frame.vector as u16,
                 error: frame.error as u32,
                 // A call that there is not is told by its number.
-                address: if call { frame.rax } else { frame.address },
+                address: match frame.vector {
+                    _ if call => frame.rax,
+                    14 => frame.address,
+                    _ => 0,
+                },
                 instruction: frame.rip,
             }
         } else if ended(Left::Time).is_some() {
@@ -250,8 +252,9 @@ impl Judge {
 
 /// Lets a core compute until it asks for the next step, traps, or its time is over.
 pub fn run_core(cpu: &'static Cpu, apic: Apic, polite: bool, boundary: &mut dyn FnMut()) -> Left {
-    let deadline = cpu.deadline.load(Ordering::Relaxed);
-    let arm = || apic.arm(deadline.saturating_sub(clock::now()) + 1);
+    // SAFETY: this core's frame, prepared by the judge.
+    let deadline = unsafe { (*cpu.frame.get()).deadline };
+    let arm = || apic.arm(clock::scale().micros(deadline.saturating_sub(clock::counter())) + 1);
     arm();
     loop {
         let frame = cpu.frame.get();
@@ -270,7 +273,11 @@ pub fn run_core(cpu: &'static Cpu, apic: Apic, polite: bool, boundary: &mut dyn 
                 // SAFETY: the step's block, which lives as long as the step.
                 let block = unsafe { &*(cpu.block.load(Ordering::Relaxed) as *const StepBlock) };
                 let ended = block.progress.cores[cpu.index as usize].state.load(Ordering::Acquire) == state::ENDED;
-                if frame.rdi as u32 == DONE && !ended { Left::Early } else { Left::Next }
+                match frame.rdi as u32 {
+                    DONE if ended => Left::Next,
+                    status if refusal(status).is_some() => Left::Next,
+                    _ => Left::Early,
+                }
             }
             (CALL, 1) => {
                 boundary();
@@ -288,6 +295,8 @@ pub fn run_core(cpu: &'static Cpu, apic: Apic, polite: bool, boundary: &mut dyn 
                 Left::Time
             }
             (WAKE, _) => continue,
+            // Nothing that a program can do: the machine itself is unwell.
+            (2 | 18, _) => panic!("{}", sensors::unwell(frame.vector)),
             _ => Left::Trap,
         };
         apic.disarm();

@@ -158,7 +158,9 @@ pub unsafe fn start(info: &BootInfo, cores: u64) -> Result<Memory, &'static str>
     let sizes = Sizes::new(total, cores);
     let mut low =
         |bytes: u64| free.take(bytes.next_multiple_of(SMALL), LARGE, LOW).ok_or("too little memory below 4 GiB");
-    let (frames, heap, programs) = (low(2 << 20)?, low(sizes.heap)?, low(sizes.programs)?);
+    // A table for each GiB and each of the two views of blocks, at worst.
+    let (frames, heap, programs) =
+        (low((2 << 20) + (total >> 30) * 2 * SMALL)?, low(sizes.heap)?, low(sizes.programs)?);
     let (cards, stacks) = (low(sizes.cards)?, low(cores * BLOCK as u64)?);
     let mut page =
         |bytes: u64| free.take(bytes.next_multiple_of(LARGE), LARGE, u64::MAX).ok_or("too little memory for steps");
@@ -170,9 +172,11 @@ pub unsafe fn start(info: &BootInfo, cores: u64) -> Result<Memory, &'static str>
     // SAFETY: taken from free memory just now.
     let mut pool = unsafe { Pool::new(frames) };
     let (space, huge) = (Space::new(&mut pool).map_err(said)?, has_huge());
-    identity(space, huge, &mut pool).map_err(said)?;
+    identity(space, info, &mut pool).map_err(said)?;
     let (mut at, mut on_huge) = (0, 0);
     for area in free.pages() {
+        // What is beyond a slot is left unused.
+        let area = Area { end: area.end.min(area.start.saturating_add(tables::SLOT - at)), ..area };
         if huge && area.start.is_multiple_of(HUGE) && at % HUGE == 0 {
             on_huge += area.len() / HUGE * HUGE;
         }
@@ -227,26 +231,33 @@ fn said(error: MapError) -> &'static str {
     }
 }
 
-/// Physical memory below 4 GiB where it is: the image's code to be executed and its constants not to be written, data for the rest.
-fn identity(space: Space, huge: bool, pool: &mut Pool) -> Result<(), MapError> {
+/// The memory below 4 GiB where it is: the image's code to be executed and its constants not to be written, data for the rest. Only what the
+/// memory map calls usable: nobody shall touch registers by chance, nor by guessing ahead.
+fn identity(space: Space, info: &BootInfo, pool: &mut Pool) -> Result<(), MapError> {
     let page = |address: u64| address.next_multiple_of(SMALL);
     let (trampoline, guard) = (boot::TRAMPOLINE, boot::stack_guard());
-    let parts = [
-        (0, trampoline, Some(Use::Data)),
-        (trampoline, trampoline + SMALL, Some(Use::Code)),
-        (trampoline + SMALL, boot::image_start(), Some(Use::Data)),
-        (boot::image_start(), page(boot::text_end()), Some(Use::Code)),
-        (boot::rodata_start(), page(boot::rodata_end()), Some(Use::Constants)),
-        (boot::data_start(), guard, Some(Use::Data)),
-        (guard, guard + SMALL, None),
-        (guard + SMALL, LOW, Some(Use::Data)),
-    ];
-    for (start, end, how) in parts {
-        if let Some(how) = how {
-            space.map(start, Area { start, end }, how, huge, pool)?;
-        }
+    let image = Area { start: boot::image_start(), end: page(boot::image_end()) };
+    let mut free = Areas::new(info.memory.iter().copied());
+    free.remove(image);
+    free.remove(Area::new(trampoline, SMALL));
+    for area in free.iter().map(|a| Area { end: a.end.min(LOW), ..a }.inside(SMALL)).filter(|a| !a.is_empty()) {
+        space.map(area.start, area, Use::Data, false, pool)?;
     }
-    Ok(())
+    let parts = [
+        (trampoline, trampoline + SMALL, Use::Code),
+        (image.start, page(boot::text_end()), Use::Code),
+        (boot::rodata_start(), page(boot::rodata_end()), Use::Constants),
+        (boot::data_start(), guard, Use::Data),
+        // The page between is the first core's stack's end.
+        (guard + SMALL, image.end, Use::Data),
+    ];
+    parts.into_iter().try_for_each(|(start, end, how)| space.map(start, Area { start, end }, how, false, pool))
+}
+
+/// Whether other cores can be started: their first pages are free memory.
+pub fn has_trampoline(info: &BootInfo) -> bool {
+    let pages = Area { start: boot::TRAMPOLINE, end: boot::PARAMETERS + SMALL };
+    Areas::new(info.memory.iter().copied()).iter().any(|a| a.start <= pages.start && pages.end <= a.end)
 }
 
 /// Uses other tables of pages.

@@ -87,9 +87,15 @@ impl Pixels for Surface {
         let (width, height) = self.size();
         assert!(x < width && y < height, "asked for pixels of the screen only");
         let at = y * self.shape.pitch as usize + x * usize::from(self.shape.pixel);
-        for byte in 0..3 {
-            // SAFETY: inside the screen's memory, which is as long as its shape says.
-            unsafe { self.base.as_ptr().add(at + byte).write_volatile(grey) };
+        // SAFETY: inside the screen's memory, which is as long as its shape says; lines of four bytes a pixel start at multiples of four.
+        unsafe {
+            let pixel = self.base.as_ptr().add(at);
+            match self.shape.pixel {
+                4 if pixel.cast::<u32>().is_aligned() => {
+                    pixel.cast::<u32>().write_volatile(u32::from(grey) * 0x01_0101)
+                }
+                _ => (0..3).for_each(|byte| pixel.add(byte).write_volatile(grey)),
+            }
         }
     }
 }

@@ -7,7 +7,7 @@ use spin::Once;
 use x86_64::instructions::port::Port;
 use x86_64::registers::model_specific::Msr;
 
-/// The reset register that the firmware's tables name: space (0 memory, 1 ports), address, value.
+/// The reset register that the firmware's tables name: space (0 memory, 1 ports), where it was mapped or its port, value.
 pub static RESET: Once<(u8, u64, u8)> = Once::new();
 
 /// Ports that power the machine off, and what to write to them.
@@ -48,7 +48,7 @@ pub fn reset() -> ! {
     unsafe {
         match RESET.get() {
             Some(&(1, port, value)) => Port::new(port as u16).write(value),
-            Some(&(0, address, value)) if address < 4 << 30 => (address as *mut u8).write_volatile(value),
+            Some(&(0, address @ 1.., value)) => (address as *mut u8).write_volatile(value),
             _ => {}
         }
         super::clock::delay(50_000);

@@ -1,7 +1,9 @@
 //! How warm the processor is, whether it was slowed down for that, and what its machine-check banks hold.
 
 use core::arch::x86_64::__cpuid;
+use core::fmt::Write;
 
+use arrayvec::ArrayString;
 use node::Gauges;
 use x86_64::registers::model_specific::Msr;
 
@@ -42,6 +44,30 @@ impl Sensors {
             }
         }
     }
+}
+
+/// What a machine check or a non-maskable interrupt leaves to be told. The next one of the kind is not lost for it.
+pub fn unwell(vector: u64) -> ArrayString<160> {
+    const GLOBAL: u32 = 0x17a;
+    let mut text = ArrayString::new();
+    let sensors = Sensors::new();
+    if vector != 18 || sensors.banks == 0 {
+        let _ = write!(text, "a non-maskable interrupt (trap {vector}): look at this machine's memory");
+        return text;
+    }
+    // SAFETY: the processor has machine-check banks; zero says that this check was handled.
+    unsafe {
+        let _ = write!(text, "machine check {:#x}:", Msr::new(GLOBAL).read());
+        for bank in 0..sensors.banks {
+            let status = Msr::new(BANK_STATUS + 4 * bank).read();
+            if status >> 63 != 0 {
+                // What does not fit is left out.
+                let _ = write!(text, " bank {bank} {status:#x}");
+            }
+        }
+        Msr::new(GLOBAL).write(0);
+    }
+    text
 }
 
 impl Gauges for Sensors {

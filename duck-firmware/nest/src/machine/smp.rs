@@ -12,7 +12,7 @@ use super::apic::Apic;
 use super::cpu::{CPUS, Cpu};
 use super::judge::run_core;
 use super::traps::{BLOCK, WAKE};
-use super::{boot, clock, memory};
+use super::{boot, clock, memory, power};
 
 /// INIT, asserted; STARTUP at the trampoline's page; an ordinary interrupt.
 const INIT: u32 = 0x4500;
@@ -36,10 +36,12 @@ pub unsafe fn start(ids: &[u32], stacks: Area, space: Space, apic: Apic, polite:
     let own = apic.id();
     let mut cpus: ArrayVec<&'static Cpu, MAX_CORES> = ArrayVec::new();
     let blocks = (stacks.start..stacks.end).step_by(BLOCK);
-    let ids = core::iter::once(own).chain(ids.iter().copied().filter(|&id| id != own));
+    let reached = |id: &u32| *id != own && (apic.has_long_ids() || *id < 255);
+    let ids = core::iter::once(own).chain(ids.iter().copied().filter(reached));
     for (block, id) in blocks.zip(ids).take(MAX_CORES) {
         // SAFETY: promised by the caller.
         let cpu = unsafe { Cpu::place(block, cpus.len() as u32, id, apic.end_of_interrupt()) };
+        cpu.set_again(apic.ticks_of_a_millisecond());
         if cpus.is_empty() {
             // SAFETY: this is the first core.
             unsafe { cpu.start() };
@@ -53,7 +55,7 @@ pub unsafe fn start(ids: &[u32], stacks: Area, space: Space, apic: Apic, polite:
 }
 
 fn begin(cpu: &'static Cpu, space: Space, apic: Apic) -> Result<(), &'static str> {
-    let parameters = [space.0, cpu.stack() - 8, core::ptr::from_ref(cpu) as u64, enter as *const () as u64];
+    let parameters = [space.0, cpu.stack(), core::ptr::from_ref(cpu) as u64, enter as *const () as u64];
     STARTED.store(0, Ordering::SeqCst);
     // SAFETY: the page is kept for this.
     unsafe { (boot::PARAMETERS as *mut [u64; 4]).write_volatile(parameters) };
@@ -66,6 +68,9 @@ fn begin(cpu: &'static Cpu, space: Space, apic: Apic) -> Result<(), &'static str
     let end = clock::now() + PATIENCE;
     while STARTED.load(Ordering::Acquire) == 0 {
         if clock::now() > end {
+            // It must not come later, with what is meant for the next one.
+            apic.send(cpu.apic, INIT);
+            clock::delay(10_000);
             return Err("did not start");
         }
         core::hint::spin_loop();
@@ -79,6 +84,7 @@ extern "sysv64" fn enter(cpu: &'static Cpu) -> ! {
     unsafe { cpu.start() };
     let &(apic, polite) = APIC.get().expect("set before any core starts");
     apic.start();
+    power::full_speed();
     STARTED.store(1, Ordering::Release);
     let mut at = None;
     loop {

@@ -67,6 +67,8 @@ pub struct Frame {
     pub deadline: u64,
     /// Address of the register that ends an interrupt, or zero where that is a model-specific register.
     pub end_of_interrupt: u64,
+    /// Ticks of the timer after which it looks again, if it fires before the deadline.
+    pub again: u64,
 }
 
 impl Frame {
@@ -186,7 +188,21 @@ global_asm!(
     "mov rax, rbx",
     "cmp rdx, [rax + {deadline}]",
     "jae 3f",
-    // Nothing that the program should know of: it goes on.
+    // Before the deadline: a stale tick, or a timer that is faster than was thought. Nothing that the program should know of: it goes on, and the
+    // timer looks again soon.
+    "mov rcx, [rax + {end}]",
+    "mov edx, [rax + {again}]",
+    "test rcx, rcx",
+    "jz 9f",
+    "mov dword ptr [rcx + {initial}], edx",
+    "jmp 2f",
+    "9:",
+    "mov rbx, rax",
+    "mov ecx, 0x838",
+    "mov eax, edx",
+    "xor edx, edx",
+    "wrmsr",
+    "mov rax, rbx",
     "2:",
     "mov rbx, rax",
     "mov rcx, [rax + {end}]",
@@ -247,6 +263,11 @@ global_asm!(
     "and rsp, -16",
     "cld",
     "call {fatal}",
+    // Interrupts that nobody has asked for, from whatever ring: firmware may have left some device at work.
+    ".global trap_other",
+    "trap_other:",
+    "push 0",
+    "push 0",
     "6:",
     "push rax",
     "push rcx",
@@ -327,12 +348,22 @@ global_asm!(
     address = const offset_of!(Frame, address),
     deadline = const offset_of!(Frame, deadline),
     end = const offset_of!(Frame, end_of_interrupt),
+    again = const offset_of!(Frame, again),
+    // From the register that ends an interrupt to the timer's initial count.
+    initial = const 0x380 - 0xb0,
     fatal = sym fatal,
 );
 
 unsafe extern "C" {
     static trap_vectors: [u64; 36];
     static call_stubs: u8;
+    static trap_other: u8;
+}
+
+/// The stub of all vectors that have none of their own.
+pub fn other() -> u64 {
+    // Only the address is taken.
+    (&raw const trap_other) as u64
 }
 
 /// Addresses of the stubs, by vector.

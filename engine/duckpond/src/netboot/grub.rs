@@ -53,7 +53,9 @@ pub fn network_menu(pond: &Pond, key: &str) -> String {
             menu += &format!("if [ \"$net_default_mac\" = {mac} ]; then set duck=name={}; fi\n", duck.name);
         }
     }
-    menu + &format!("multiboot2 (memdisk)/boot/duck.elf $duck key={key}\n") + END
+    // The card that it booted over is the one that leads to the pond.
+    menu += "if [ -n \"$net_default_mac\" ]; then set nic=nic=$net_default_mac; fi\n";
+    menu + &format!("multiboot2 (memdisk)/boot/duck.elf $duck key={key} $nic\n") + END
 }
 
 /// The menu of machines that boot from a disc or stick.

@@ -13,7 +13,7 @@ use super::fields::Fields;
 use super::generation::{Generation, MOST_LOGPROBS, Wanted, submit};
 use super::messages::{ToolChoice, messages, tools};
 use super::written::{Head, Style, chat_logprob, collect, stream, unique};
-use crate::answer::{Piece, Shape};
+use crate::answer::{Calls, Piece, Shape};
 use crate::choose::Begin;
 use crate::grammar::Form;
 use crate::scheduler::{Done, EndReason, Written};
@@ -103,6 +103,11 @@ fn wanted(app: &App, request: &Fields<'_>, thinking: bool) -> Result<Wanted, Api
     }
     let (tools, choice) = tools(request)?;
     let (schema, form) = response_format(request)?;
+    if form.is_some() && choice == ToolChoice::Auto {
+        let message = "response_format holds the whole answer to its form, so that no tool could be called: with tools it needs a \
+            tool_choice of none, required or a named tool";
+        return Err(ApiError::unsupported("response_format", message));
+    }
     let several = request.switch("parallel_tool_calls")?.unwrap_or(true);
     let called = |tool: &Value| {
         let function = &tool["function"];
@@ -125,12 +130,19 @@ fn wanted(app: &App, request: &Fields<'_>, thinking: bool) -> Result<Wanted, Api
         (None, Some(form)) => Some((form, begin, "response_format")),
         (None, None) => None,
     };
-    let shape = Shape::Turn { thinking, tools: !tools.is_empty() };
+    let shape = Shape::Turn {
+        thinking,
+        calls: match (tools.is_empty(), several) {
+            (true, _) => Calls::None,
+            (false, false) => Calls::One,
+            (false, true) => Calls::Several,
+        },
+    };
     check_bytes(app, &messages)?;
     let options = ChatOptions { thinking, tools, response_format: schema };
     let fault = |error: model::chat::ChatError| ApiError::field("messages", error.to_string());
     let prompt = chat_ids(&app.tokenizer, &encode_chat(&messages, &options).map_err(fault)?).map_err(fault)?;
-    Ok(Wanted { prompt, shape, form })
+    Ok(Wanted { prompt: prompt.into(), shape, form })
 }
 
 /// Refuses what is far too long before it is encoded.

@@ -37,8 +37,10 @@ pub async fn answer(app: App, client: Arc<str>, body: Value) -> Result<Response,
             true => prompts.iter().map(|(_, text)| text.clone()).collect(),
             false => vec![String::new(); prompts.len()],
         };
-        let wanted: Vec<Wanted> =
-            prompts.into_iter().map(|(prompt, _)| Wanted { prompt, shape: Shape::Plain, form: None }).collect();
+        let wanted: Vec<Wanted> = prompts
+            .into_iter()
+            .map(|(prompt, _)| Wanted { prompt: prompt.into(), shape: Shape::Plain, form: None })
+            .collect();
         let updates = submit(&parsed, &client, &wanted, &generation)?;
         Ok::<_, ApiError>((Head::new("cmpl", name), generation, echoes, updates))
     });
@@ -46,14 +48,14 @@ pub async fn answer(app: App, client: Arc<str>, body: Value) -> Result<Response,
     let n = generation.n;
     let answers = echoes.len() * n;
     if generation.stream {
-        let style = Parts { offsets: echoes.iter().flat_map(|e| vec![e.len(); n]).collect(), echoes, n };
+        let style = Parts { offsets: echoes.iter().flat_map(|e| vec![e.chars().count(); n]).collect(), echoes, n };
         return Ok(stream(&app, head, style, updates, generation, answers));
     }
     let (found, usage) = collect(updates, answers, n).await?;
     let choices = found.into_iter().enumerate().map(|(index, answer)| {
         let echo = &echoes[index / n];
         let text: String = echo.chars().chain(answer.pieces.iter().flat_map(|piece| text(piece).chars())).collect();
-        let mut offset = echo.len();
+        let mut offset = echo.chars().count();
         let logprobs = generation.logprobs.map(|_| logprobs(&app.tokenizer, &answer.logprobs, &mut offset));
         choice(index, &text, logprobs, Some(answer.reason))
     });
@@ -135,18 +137,33 @@ fn text(piece: &Piece) -> &str {
     }
 }
 
-/// Probabilities in the older form: lists side by side. `offset` moves on by the tokens' bytes.
+/// A token's name; one that is no text by itself is told by its bytes, as OpenAI does, or several would have the same name.
+fn name(bytes: &[u8]) -> String {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => text.to_owned(),
+        Err(_) => bytes.iter().fold("bytes:".to_owned(), |name, byte| name + &format!("\\x{byte:02x}")),
+    }
+}
+
+/// Characters that begin in a token.
+fn characters(bytes: &[u8]) -> usize {
+    bytes.iter().filter(|&byte| byte & 0xc0 != 0x80).count()
+}
+
+/// Probabilities in the older form: lists side by side. `offset` moves on by the characters that the tokens begin.
 fn logprobs(tokenizer: &Tokenizer, found: &[LogProb], offset: &mut usize) -> Value {
-    let name = |id: u32| String::from_utf8_lossy(tokenizer.token_bytes(id)).into_owned();
     let (mut tokens, mut probabilities, mut tops, mut offsets) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for one in found {
-        let text = name(one.id);
+        let bytes = tokenizer.token_bytes(one.id);
         offsets.push(*offset);
-        *offset += text.len();
-        tokens.push(text);
+        *offset += characters(bytes);
+        tokens.push(name(bytes));
         probabilities.push(one.logprob.max(-9999.0));
-        let top: Map<String, Value> =
-            one.top.iter().map(|&(id, logprob)| (name(id), json!(logprob.max(-9999.0)))).collect();
+        let top: Map<String, Value> = one
+            .top
+            .iter()
+            .map(|&(id, logprob)| (name(tokenizer.token_bytes(id)), json!(logprob.max(-9999.0))))
+            .collect();
         tops.push(top);
     }
     json!({"tokens": tokens, "token_logprobs": probabilities, "top_logprobs": tops, "text_offset": offsets})
@@ -186,5 +203,30 @@ impl Style for Parts {
 
     fn kind(&self) -> &'static str {
         KIND
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::duckling;
+
+    #[test]
+    fn offsets_count_characters_and_no_two_tokens_share_a_name() {
+        let tokenizer = duckling();
+        let ids = tokenizer.encode_plain("é€🦆x").expect("any text can be encoded");
+        let found: Vec<LogProb> =
+            ids.iter().map(|&id| LogProb { id, logprob: -1.0, top: (3..300).map(|id| (id, -2.0)).collect() }).collect();
+        let mut offset = 5;
+        let told = logprobs(&tokenizer, &found, &mut offset);
+        assert_eq!(offset, 5 + 4);
+        assert_eq!(told["top_logprobs"][0].as_object().map(Map::len), Some(297));
+        for (place, &id) in ids.iter().enumerate() {
+            let (bytes, token) = (tokenizer.token_bytes(id), &told["tokens"][place]);
+            assert_eq!(
+                token.as_str().is_some_and(|token| token.starts_with("bytes:\\x")),
+                std::str::from_utf8(bytes).is_err()
+            );
+        }
     }
 }

@@ -6,19 +6,22 @@ use std::time::{Duration, Instant};
 use model::sampling::SamplingParams;
 use serde_json::Value;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::time::timeout_at;
 
 use super::App;
 use super::error::ApiError;
 use super::fields::Fields;
 use crate::answer::{Answer, Shape};
-use crate::backend::{Chooser, Job};
+use crate::backend::Job;
 use crate::choose::{Begin, Extras, HostChooser, Logits};
-use crate::grammar::{Form, GrammarError, Grammars};
-use crate::scheduler::{Task, Update};
+use crate::grammar::{Form, Grammar, GrammarError, Grammars};
+use crate::scheduler::{Task, TaskError, Update};
 
 /// Stop strings of a request at most, and bytes of each.
 const MOST_STOPS: usize = 64;
 const LONGEST_STOP: usize = 4096;
+/// Answers of a request at most, over all its prompts.
+const MOST_ANSWERS: usize = 128;
 /// Entries of `logit_bias` at most.
 const MOST_BIASES: usize = 4096;
 /// Likeliest tokens that are told for each place at most.
@@ -169,21 +172,47 @@ fn bias(request: &Fields<'_>, vocab: usize) -> Result<Vec<(u32, f32)>, ApiError>
 /// A prompt and what may follow it.
 pub struct Wanted {
     /// Tokens.
-    pub prompt: Vec<u32>,
+    pub prompt: Arc<[u32]>,
     /// The kind of text.
     pub shape: Shape,
     /// What it has to be, from where on, and the field that says so.
     pub form: Option<(Form, Begin, &'static str)>,
 }
 
-/// What a request's answers come through.
-pub type Updates = UnboundedReceiver<(usize, Update)>;
+/// What a request's answers come through. Dropping it gives up those that have not ended.
+pub struct Updates {
+    updates: UnboundedReceiver<(usize, Update)>,
+    /// When it is too late, and how long that is in seconds.
+    deadline: Option<(Instant, u64)>,
+}
+
+impl Updates {
+    /// The next one, and of which answer; once the time is up, that. The engine says so only of what it works on, and between its steps.
+    pub async fn next(&mut self) -> Option<(usize, Update)> {
+        let Some((at, limit)) = self.deadline else { return self.updates.recv().await };
+        let late = (0, Update::Failed(TaskError::TimedOut { limit }));
+        timeout_at(at.into(), self.updates.recv()).await.unwrap_or(Some(late))
+    }
+
+    /// One that has come already.
+    pub fn at_hand(&mut self) -> Option<(usize, Update)> {
+        self.updates.try_recv().ok()
+    }
+}
 
 /// Hands answers to the scheduler: `n` for each prompt, those of a prompt side by side.
 ///
 /// # Errors
-/// A prompt that does not fit, a form that cannot be followed, a full queue.
+/// Too many answers, a prompt that does not fit, a form that cannot be followed, a full queue.
 pub fn submit(app: &App, client: &Arc<str>, wanted: &[Wanted], generation: &Generation) -> Result<Updates, ApiError> {
+    let (prompts, n) = (wanted.len(), generation.n);
+    if prompts * n > MOST_ANSWERS {
+        let message = format!(
+            "{prompts} prompts with {n} answers each are {} answers, at most {MOST_ANSWERS} are given to one request; ask in several",
+            prompts * n
+        );
+        return Err(ApiError::field("prompt", message));
+    }
     let (listener, updates) = unbounded_channel();
     let since = Instant::now();
     let limit = app.limits.time;
@@ -192,18 +221,19 @@ pub fn submit(app: &App, client: &Arc<str>, wanted: &[Wanted], generation: &Gene
     for one in wanted {
         let param = if one.shape == Shape::Plain { "prompt" } else { "messages" };
         check_length(app, param, one.prompt.len())?;
+        let grammar = grammar(app, one)?;
         for choice in 0..generation.n {
             let choice_index = u32::try_from(choice).unwrap_or(u32::MAX);
-            let chooser = chooser(app, one, generation, choice_index)?;
+            let chooser = chooser(one, generation, choice_index, grammar.as_ref());
             let logprobs = generation.logprobs.map(|top| (Logits::default(), top));
             let job = Job {
-                prompt: one.prompt.clone(),
+                prompt: Arc::clone(&one.prompt),
                 sampling: generation.sampling,
                 choice_index,
                 max_tokens: generation.max_tokens,
                 stop_tokens: app.model.end_tokens.clone(),
                 mtp: app.defaults.mtp && chooser.is_none(),
-                chooser,
+                chooser: chooser.map(|chooser| Box::new(chooser) as _),
                 observer: logprobs.as_ref().map(|(logits, _)| logits.observer()),
             };
             let answer =
@@ -213,7 +243,7 @@ pub fn submit(app: &App, client: &Arc<str>, wanted: &[Wanted], generation: &Gene
         }
     }
     app.scheduler.submit(tasks)?;
-    Ok(updates)
+    Ok(Updates { updates, deadline })
 }
 
 /// Refuses a prompt that leaves no position for an answer.
@@ -225,25 +255,25 @@ fn check_length(app: &App, param: &'static str, tokens: usize) -> Result<(), Api
     }
 }
 
+/// The grammar that the answers to a prompt follow; each of them takes a copy.
+fn grammar(app: &App, wanted: &Wanted) -> Result<Option<Grammar>, ApiError> {
+    let Some((form, _, param)) = &wanted.form else { return Ok(None) };
+    let grammar = grammars(app).and_then(|grammars| grammars.grammar(form));
+    grammar.map(Some).map_err(|error| ApiError::of_grammar(param, &error))
+}
+
 fn chooser(
-    app: &App,
     wanted: &Wanted,
     generation: &Generation,
     choice_index: u32,
-) -> Result<Option<Box<dyn Chooser>>, ApiError> {
-    if wanted.form.is_none() && generation.extras.is_empty() {
-        return Ok(None);
+    grammar: Option<&Grammar>,
+) -> Option<HostChooser> {
+    if grammar.is_none() && generation.extras.is_empty() {
+        return None;
     }
-    let grammar = match &wanted.form {
-        None => None,
-        Some((form, begin, param)) => {
-            let grammar = grammars(app).and_then(|grammars| grammars.grammar(form));
-            Some((grammar.map_err(|error| ApiError::of_grammar(param, &error))?, *begin))
-        }
-    };
-    let extras = generation.extras.clone();
-    let chooser = HostChooser::new(wanted.prompt.len(), generation.sampling, choice_index, extras, grammar);
-    Ok(Some(Box::new(chooser)))
+    let begin = wanted.form.as_ref().map(|(_, begin, _)| *begin);
+    let (extras, grammar) = (generation.extras.clone(), grammar.cloned().zip(begin));
+    Some(HostChooser::new(wanted.prompt.len(), generation.sampling, choice_index, extras, grammar))
 }
 
 /// Made when first needed: a large vocabulary takes a second.

@@ -8,7 +8,7 @@ use axum::extract::{MatchedPath, Request, State};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use tower_http::cors::{AllowOrigin, Any, CorsLayer};
+use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 
 use super::App;
 use super::error::ApiError;
@@ -40,7 +40,12 @@ impl Guard {
             true => AllowOrigin::any(),
             false => AllowOrigin::list(self.origins.iter().filter_map(|origin| HeaderValue::from_str(origin).ok())),
         };
-        CorsLayer::new().allow_origin(origins).allow_methods([Method::GET, Method::POST]).allow_headers(Any)
+        // Those asked for, by name: browsers do not count Authorization among `*`.
+        CorsLayer::new()
+            .allow_origin(origins)
+            .allow_methods([Method::GET, Method::POST])
+            .allow_headers(AllowHeaders::mirror_request())
+            .expose_headers([header::RETRY_AFTER])
     }
 
     /// Refuses requests that a page of a stranger could have a visitor's browser make: under a name of the stranger's that leads here
@@ -133,6 +138,12 @@ pub async fn with_key(State(app): State<App>, mut request: Request, next: Next) 
     next.run(request).await
 }
 
+/// Whether a request may see what only those with a key may: all where there are no keys.
+pub fn is_trusted(app: &App, headers: &HeaderMap) -> bool {
+    let Some(keys) = &app.keys else { return true };
+    presented(headers).is_some_and(|key| keys.owner(key).is_some())
+}
+
 fn presented(headers: &HeaderMap) -> Option<&str> {
     let bearer = header_text(headers, header::AUTHORIZATION).and_then(|value| {
         let (scheme, key) = value.split_once(' ')?;
@@ -179,6 +190,27 @@ mod tests {
         assert_eq!(from("https://chat.example"), Ok(()));
         for other in ["http://localhost:9090", "null", "https://evil.example", "https://chat.example.evil"] {
             assert_eq!(from(other), Err(StatusCode::FORBIDDEN), "{other}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_listed_pages_script_may_send_its_key_and_hear_when_to_come_again() {
+        for origins in [vec!["https://chat.example".to_owned()], vec!["*".to_owned()]] {
+            let guard = Guard { origins, ..Guard::default() };
+            let routes = axum::Router::new().route("/", axum::routing::post(async || "")).layer(guard.cors());
+            let ask = |method: &str| {
+                let request = Request::builder().method(method).uri("/").header("origin", "https://chat.example");
+                let request = request.header("access-control-request-method", "POST");
+                let request = request.header("access-control-request-headers", "authorization,content-type");
+                tower::ServiceExt::oneshot(routes.clone(), request.body(Body::empty()).expect("sound"))
+            };
+            let allowed = ask("OPTIONS").await.expect("infallible");
+            assert_eq!(
+                header_text(allowed.headers(), header::ACCESS_CONTROL_ALLOW_HEADERS),
+                Some("authorization,content-type")
+            );
+            let answer = ask("POST").await.expect("infallible");
+            assert_eq!(header_text(answer.headers(), header::ACCESS_CONTROL_EXPOSE_HEADERS), Some("retry-after"));
         }
     }
 

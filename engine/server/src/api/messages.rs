@@ -15,7 +15,7 @@ const MOST_TOOLS: usize = 512;
 ///
 /// OpenAI's `developer` is a newer word for `system` (the model's own developer messages are something else). Results of tools are put
 /// into the order of their calls, which is how the model tells them apart. An answer of the assistant cannot be the last message: the
-/// model would have nothing to say.
+/// model would have nothing to say. Instructions at the very end are a user's turn to it, since it answers only those.
 ///
 /// # Errors
 /// The first message that makes no sense.
@@ -58,6 +58,9 @@ pub fn messages(request: &Fields<'_>) -> Result<Vec<Message>, ApiError> {
     if let Some(missing) = open.missing() {
         let message = format!("the result of tool call {missing:?} is missing at the end of messages");
         return Err(ApiError::field("messages", message));
+    }
+    if let Some(Message::System { content }) = messages.pop_if(|last| matches!(last, Message::System { .. })) {
+        messages.push(Message::User { content });
     }
     match messages.last() {
         Some(Message::User { .. } | Message::Tool { .. }) => Ok(messages),
@@ -176,7 +179,8 @@ fn tool_call(call: &Fields<'_>) -> Result<ToolCall, ApiError> {
         Some(Value::String(text)) if text.trim().is_empty() => Map::new(),
         Some(Value::String(text)) => match serde_json::from_str(text) {
             Ok(Value::Object(map)) => map,
-            _ => return Err(function.wrong("arguments", expected)),
+            // What a model wrote, cut off perhaps; its client hands it back to be told so. DeepSeek's own encoding does the same.
+            _ => Map::from_iter([("arguments".to_owned(), text.as_str().into())]),
         },
         Some(_) => return Err(function.wrong("arguments", expected)),
     };
@@ -316,6 +320,28 @@ mod tests {
     }
 
     #[test]
+    fn instructions_at_the_end_are_answered() {
+        for role in ["system", "developer"] {
+            let read = read(json!([{"role": "user", "content": "hi"}, {"role": role, "content": "Be brief."}]));
+            assert_eq!(read.expect("sound")[1], Message::User { content: "Be brief.".into() });
+        }
+    }
+
+    #[test]
+    fn arguments_that_are_no_json_are_passed_on() {
+        for text in ["{\"city\": \"Ly", "[1]"] {
+            let call = json!([{"id": "a", "function": {"name": "f", "arguments": text}}]);
+            let read = read(json!([
+                {"role": "user", "content": "go"},
+                {"role": "assistant", "tool_calls": call}, {"role": "tool", "tool_call_id": "a", "content": "no JSON"},
+            ]))
+            .expect("sound");
+            let Message::Assistant { tool_calls, .. } = &read[1] else { panic!("an assistant's") };
+            assert_eq!(Value::from(tool_calls[0].arguments.clone()), json!({"arguments": text}));
+        }
+    }
+
+    #[test]
     fn faults_name_their_place() {
         let user = json!({"role": "user", "content": "x"});
         for (messages, param) in [
@@ -330,7 +356,7 @@ mod tests {
             (json!([user, {"role": "assistant", "content": "y"}]), "messages"),
             (json!([user, {"role": "tool", "tool_call_id": "a", "content": ""}]), "messages.1.tool_call_id"),
             (
-                json!([user, {"role": "assistant", "tool_calls": [{"id": "a", "function": {"name": "f", "arguments": "[]"}}]}]),
+                json!([user, {"role": "assistant", "tool_calls": [{"id": "a", "function": {"name": "f", "arguments": [1]}}]}]),
                 "messages.1.tool_calls.0.function.arguments",
             ),
             (

@@ -23,6 +23,7 @@ use axum::routing::{get, post};
 use http_body_util::BodyExt;
 use model::tokenizer::Tokenizer;
 use serde_json::Value;
+use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use crate::backend::ModelInfo;
@@ -37,6 +38,10 @@ pub use guard::{Client, Guard, Peer};
 
 /// Bytes beyond the limit that are read and thrown away.
 const MOST_DISCARDED: usize = 8 << 20;
+
+/// Bodies above this many bytes are read as JSON on a thread of their own, a few at a time.
+const LARGE_BODY: usize = 256 << 10;
+static LARGE_BODIES: Semaphore = Semaphore::const_new(2);
 
 /// What a request may cost.
 #[derive(Clone, Debug)]
@@ -201,7 +206,7 @@ async fn chat_completions(
     Extension(Client(client)): Extension<Client>,
     request: Request,
 ) -> Result<Response, ApiError> {
-    let body = body(&app, request).await?;
+    let body = body(&app, request, Some(&client)).await?;
     chat::answer(app, client, body).await
 }
 
@@ -210,24 +215,24 @@ async fn completions(
     Extension(Client(client)): Extension<Client>,
     request: Request,
 ) -> Result<Response, ApiError> {
-    let body = body(&app, request).await?;
+    let body = body(&app, request, Some(&client)).await?;
     completions::answer(app, client, body).await
 }
 
 async fn tokenize(State(app): State<App>, request: Request) -> Result<Response, ApiError> {
-    let body = body(&app, request).await?;
+    let body = body(&app, request, None).await?;
     let work = tokio::task::spawn_blocking(move || plain::tokenize(&app, &body));
     let found = work.await.map_err(|_| chat::internal())??;
     Ok(axum::Json(found).into_response())
 }
 
 async fn detokenize(State(app): State<App>, request: Request) -> Result<Response, ApiError> {
-    let body = body(&app, request).await?;
+    let body = body(&app, request, None).await?;
     Ok(axum::Json(plain::detokenize(&app, &body)?).into_response())
 }
 
-/// The body as JSON, whatever type the client gives it.
-async fn body(app: &App, request: Request) -> Result<Value, ApiError> {
+/// The body as JSON, whatever type the client gives it. If that client wants an answer, the work is done only if there may be one.
+async fn body(app: &App, request: Request, client: Option<&str>) -> Result<Value, ApiError> {
     let limit = app.limits.body;
     let collected = timeout(app.limits.body_time, collect(request.into_body(), limit)).await;
     let bytes = match collected {
@@ -245,7 +250,17 @@ async fn body(app: &App, request: Request) -> Result<Value, ApiError> {
         }
         Ok(Ok(Some(bytes))) => bytes,
     };
-    serde_json::from_slice(&bytes).map_err(|error| {
+    if let Some(client) = client {
+        app.scheduler.would_take(client)?;
+    }
+    let parsed = if bytes.len() <= LARGE_BODY {
+        serde_json::from_slice(&bytes)
+    } else {
+        let _turn = LARGE_BODIES.acquire().await.map_err(|_| chat::internal())?;
+        let parse = tokio::task::spawn_blocking(move || serde_json::from_slice(&bytes));
+        parse.await.map_err(|_| chat::internal())?
+    };
+    parsed.map_err(|error: serde_json::Error| {
         ApiError::new(StatusCode::BAD_REQUEST, format!("the body is not JSON: {error}")).code("invalid_json")
     })
 }
@@ -269,3 +284,6 @@ async fn collect(mut body: Body, limit: usize) -> Result<Option<Vec<u8>>, axum::
     }
     Ok((length <= limit).then_some(bytes))
 }
+
+#[cfg(test)]
+mod tests;

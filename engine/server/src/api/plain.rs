@@ -1,7 +1,7 @@
 //! Everything that is not an answer: models, tokens, health, metrics, the pond, the page.
 
 use axum::extract::{Path, State};
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
@@ -9,6 +9,7 @@ use super::App;
 use super::chat::Chat;
 use super::error::ApiError;
 use super::fields::Fields;
+use super::guard::is_trusted;
 use crate::metrics;
 
 /// Behind a model's name: it thinks, for clients that can only choose a name.
@@ -46,7 +47,7 @@ pub fn tokenize(app: &App, body: &Value) -> Result<Value, ApiError> {
     };
     let tokens = match (text, request.get("messages")) {
         (Some(text), _) => app.tokenizer.encode(text).map_err(|error| ApiError::field("prompt", error.to_string()))?,
-        (None, Some(_)) => Chat::read(app, &request)?.wanted.prompt,
+        (None, Some(_)) => Chat::read(app, &request)?.wanted.prompt.to_vec(),
         (None, None) => return Err(request.missing("prompt", "a string, or messages")),
     };
     Ok(json!({"tokens": tokens, "count": tokens.len(), "max_model_len": app.model.max_len}))
@@ -65,19 +66,27 @@ pub fn detokenize(app: &App, body: &Value) -> Result<Value, ApiError> {
     Ok(json!({"prompt": app.tokenizer.decode(&tokens)}))
 }
 
+/// Why there is no engine. It may name files of this machine, which are nobody's business who has no key.
+fn for_caller(app: &App, headers: &HeaderMap, reason: String) -> String {
+    match is_trusted(app, headers) {
+        true => reason,
+        false => "the model failed; the server's log, or this question with an API key, tells why".to_owned(),
+    }
+}
+
 /// `/health`: the process answers, and the engine has not broken down.
-pub async fn health(State(app): State<App>) -> Response {
+pub async fn health(State(app): State<App>, headers: HeaderMap) -> Response {
     match app.scheduler.load().broken {
         None => axum::Json(json!({"status": "ok"})).into_response(),
         Some(reason) => {
-            let body = json!({"status": "failed", "reason": reason});
+            let body = json!({"status": "failed", "reason": for_caller(&app, &headers, reason)});
             (StatusCode::SERVICE_UNAVAILABLE, axum::Json(body)).into_response()
         }
     }
 }
 
 /// `/ready`: requests can be answered.
-pub async fn ready(State(app): State<App>) -> Response {
+pub async fn ready(State(app): State<App>, headers: HeaderMap) -> Response {
     let load = app.scheduler.load();
     let status = match (&load.broken, load.stopping, load.ready) {
         (Some(_), ..) => "failed",
@@ -89,7 +98,7 @@ pub async fn ready(State(app): State<App>) -> Response {
         "status": status, "percent": load.percent, "waiting": load.waiting, "running": load.running,
     });
     if let Some(reason) = load.broken {
-        body["reason"] = reason.into();
+        body["reason"] = for_caller(&app, &headers, reason).into();
     }
     let code = if status == "ready" { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     (code, axum::Json(body)).into_response()

@@ -2,14 +2,14 @@
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response;
 use model::tokenizer::Tokenizer;
 use serde_json::{Value, json};
-use tokio::time::timeout;
+use tokio::time::timeout_at;
 
 use super::App;
 use super::error::ApiError;
@@ -18,6 +18,9 @@ use crate::answer::Piece;
 use crate::backend::{Stats, Token};
 use crate::choose::LogProb;
 use crate::scheduler::{Done, EndReason, Update, Written};
+
+/// Goes out when there is nothing else.
+const KEEP_ALIVE: &[u8] = b": keep-alive\n\n";
 
 /// What is the same in every part of an answer.
 #[derive(Clone, Debug)]
@@ -173,23 +176,7 @@ pub fn stream<S: Style>(
         out: VecDeque::new(),
     };
     let chunks = futures_util::stream::unfold(state, move |mut state| async move {
-        if state.open == 0 {
-            return None;
-        }
-        match timeout(keep_alive, state.updates.recv()).await {
-            Err(_) => state.out.extend(b": keep-alive\n\n"),
-            Ok(None) => state.fail(&engine_ended()),
-            Ok(Some((index, update))) => {
-                state.take(index, update);
-                // What has come meanwhile goes out together.
-                while state.open > 0
-                    && let Ok((index, update)) = state.updates.try_recv()
-                {
-                    state.take(index, update);
-                }
-            }
-        }
-        let bytes = Bytes::from(Vec::from(std::mem::take(&mut state.out)));
+        let bytes = state.more(keep_alive).await?;
         Some((Ok::<Bytes, Infallible>(bytes), state))
     });
     let mut response = Response::new(Body::from_stream(chunks));
@@ -205,9 +192,33 @@ pub fn stream<S: Style>(
 }
 
 impl<S: Style> Stream<S> {
+    /// The next bytes, never none of them; a comment if nothing else is to be said for so long, whatever happens meanwhile.
+    async fn more(&mut self, keep_alive: Duration) -> Option<Bytes> {
+        // What was made before has just gone out.
+        let silent = Instant::now() + keep_alive;
+        while self.open > 0 && self.out.is_empty() {
+            match timeout_at(silent.into(), self.updates.next()).await {
+                Err(_) => self.out.extend(KEEP_ALIVE),
+                Ok(None) => self.fail(&engine_ended()),
+                Ok(Some((index, update))) => {
+                    self.take(index, update);
+                    // What has come meanwhile goes out together.
+                    while self.open > 0
+                        && let Some((index, update)) = self.updates.at_hand()
+                    {
+                        self.take(index, update);
+                    }
+                    if self.out.is_empty() && Instant::now() >= silent {
+                        self.out.extend(KEEP_ALIVE);
+                    }
+                }
+            }
+        }
+        (!self.out.is_empty()).then(|| Bytes::from(Vec::from(std::mem::take(&mut self.out))))
+    }
+
     fn take(&mut self, index: usize, update: Update) {
         match update {
-            Update::Begun => {}
             Update::Prefill { done, total } => {
                 if self.generation.timings {
                     let mut part = self.head.object(self.style.kind(), Vec::new());
@@ -318,9 +329,9 @@ pub async fn collect(mut updates: Updates, answers: usize, n: usize) -> Result<(
         (0..answers).map(|_| Collected { pieces: Vec::new(), logprobs: Vec::new(), reason: EndReason::Stop }).collect();
     let mut open = answers;
     while open > 0 {
-        let (index, update) = updates.recv().await.ok_or_else(engine_ended)?;
+        let (index, update) = updates.next().await.ok_or_else(engine_ended)?;
         match update {
-            Update::Begun | Update::Prefill { .. } => {}
+            Update::Prefill { .. } => {}
             Update::Token(written) => {
                 all[index].pieces.extend(written.pieces);
                 all[index].logprobs.extend(written.logprob);

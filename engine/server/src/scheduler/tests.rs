@@ -77,7 +77,7 @@ type Updates = UnboundedReceiver<(usize, Update)>;
 fn task(client: &str, tokens: u32, name: u32) -> (Task, Updates) {
     let (listener, updates) = unbounded_channel();
     let job = Job {
-        prompt: vec![tokens, name],
+        prompt: [tokens, name].into(),
         sampling: SamplingParams::default(),
         choice_index: 0,
         max_tokens: 10,
@@ -145,8 +145,56 @@ fn a_full_queue_refuses_but_an_idle_server_takes_all_answers_of_one_request() {
     let (many, _updates): (Vec<Task>, Vec<Updates>) = (0..5).map(|name| task("a", 1, name)).unzip();
     rig.scheduler.submit(many).expect("nobody else waits");
     assert_eq!(rig.begun.recv(), Ok(0));
-    let refused = rig.scheduler.submit(vec![task("b", 1, 9).0]).expect_err("four wait");
+    let refused = rig.scheduler.submit(vec![task("a", 1, 9).0]).expect_err("four wait");
     assert_eq!(refused, Rejected::Full { waiting: 4, limit: 2 });
+    assert_eq!(rig.scheduler.would_take("a"), Err(refused));
+}
+
+#[test]
+fn a_client_that_fills_the_queue_locks_out_itself_only() {
+    let rig = rig(2);
+    let _running = rig.submit("a", 1, 0);
+    assert_eq!(rig.begun.recv(), Ok(0));
+    let _waiting = [rig.submit("a", 1, 1), rig.submit("a", 1, 2)];
+    assert_eq!(rig.scheduler.would_take("a"), Err(Rejected::Full { waiting: 2, limit: 2 }));
+    let other = rig.submit("b", 1, 3);
+    assert_eq!(rig.scheduler.would_take("b"), Err(Rejected::Full { waiting: 3, limit: 2 }));
+    (0..3).for_each(|_| rig.steps.send(()).expect("it waits"));
+    assert!(matches!(last(other), Update::Done(_)));
+}
+
+#[test]
+fn not_any_number_of_clients_may_wait() {
+    let rig = rig(2);
+    let _running = rig.submit("running", 1, 0);
+    assert_eq!(rig.begun.recv(), Ok(0));
+    let waiting: Vec<Updates> = (0..)
+        .map_while(|name| {
+            let (task, updates) = task(&format!("client {name}"), 1, name);
+            rig.scheduler.submit(vec![task]).is_ok().then_some(updates)
+        })
+        .take(100)
+        .collect();
+    assert_eq!(waiting.len(), LEAST_CLIENTS);
+}
+
+#[test]
+fn what_is_given_up_while_it_waits_is_counted() {
+    let rig = rig(100);
+    let _running = rig.submit("a", 1, 0);
+    assert_eq!(rig.begun.recv(), Ok(0));
+    drop(rig.submit("a", 1, 1));
+    let (mut late, updates) = task("a", 1, 2);
+    late.deadline = Some((Instant::now(), 7));
+    rig.scheduler.submit(vec![late]).expect("there is room");
+    drop(updates);
+    let load = rig.scheduler.load();
+    assert_eq!(load.waiting, 0);
+    let page = rig.scheduler.shared.metrics.text(&load, &PondStatus::default());
+    for line in ["answers_total{reason=\"cancelled\"} 1", "answers_total{reason=\"error\"} 1", "queue_seconds_count 3"]
+    {
+        assert!(page.contains(&format!("duckpond_{line}\n")), "{line} is not in\n{page}");
+    }
 }
 
 #[test]

@@ -28,6 +28,12 @@ pub enum Fault {
     EndlessLoop,
     /// Asks for the next step without having done this one.
     EarlyExit,
+    /// Claims to be new again, in the middle of a step.
+    FreshTwice,
+    /// Tries the other way into the supervisor.
+    Syscall,
+    /// Writes where the supervisor writes weights.
+    WritableView,
     /// Uses more stack than it has.
     StackOverflow,
     /// Calls the supervisor by a number that there is not.
@@ -63,6 +69,12 @@ unsafe fn misbehave(table: &Table, block: &StepBlock, fault: Fault) {
             Fault::EarlyExit => {
                 (table.next)(DONE);
             }
+            Fault::FreshTwice => {
+                (table.next)(FRESH);
+            }
+            Fault::Syscall => asm!("syscall", out("rcx") _, out("r11") _),
+            // A slot beyond the one in which blocks are to be read.
+            Fault::WritableView => asm!("mov byte ptr [{}], 1", in(reg) 0x200_0000_0000u64),
             Fault::StackOverflow => asm!("2: push rax", "jmp 2b"),
             Fault::BadCall => asm!("mov eax, 99", "int 0x80", out("eax") _),
         }
