@@ -170,9 +170,10 @@ impl Incoming {
             self.show(more);
         }
         if let Some(more) = text("/choices/0/delta/content") {
-            if self.reasoning && self.reasoning_len.is_none() {
+            if self.reasoning_len.is_none() {
+                // Also where the server sent no reasoning, though it may have been asked to think: all that it said is the answer.
                 self.reasoning_len = Some(self.shown.len());
-                if !self.shown.ends_with('\n') {
+                if self.reasoning && !self.shown.ends_with('\n') {
                     self.show("\n");
                 }
             }

@@ -64,7 +64,10 @@ fn each_image_has_its_menu_and_each_duck_its_line() {
     let network = read("duck.efi");
     let line = "if [ \"$net_default_mac\" = 02:00:00:00:01:0a ]; then set duck=name=mallard; fi\n";
     assert!(network.contains(line) && !network.contains("teal"), "{network}");
-    assert!(network.contains(&format!("\nmultiboot2 (memdisk)/boot/duck.elf $duck key={KEY} $nic\nboot\n")), "{network}");
+    assert!(
+        network.contains(&format!("\nmultiboot2 (memdisk)/boot/duck.elf $duck key={KEY} $nic\nboot\n")),
+        "{network}"
+    );
     assert_eq!(read("duck.0"), network);
     assert!(read("duck.iso").contains(&format!("\nmultiboot2 /boot/duck.elf key={KEY}\nboot\n")));
     let dnsmasq = read("dnsmasq.conf");

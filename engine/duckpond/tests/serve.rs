@@ -5,8 +5,8 @@ mod common;
 mod http;
 
 use std::collections::BTreeSet;
-use std::io::{Read, Write};
-use std::net::{Shutdown, UdpSocket};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream, UdpSocket};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
@@ -412,9 +412,9 @@ fn a_stream_that_waits_is_kept_alive() {
 
 #[test]
 fn a_full_queue_refuses_and_a_late_answer_is_cut_off() {
-    let served = Served::start(&["--max-queue", "1", "--request-timeout", "1"]);
-    let request = served.request("/v1/chat/completions", &with(user(LONG), json!({"temperature": 1.5, "n": 4})));
-    // Four answers, as many as one request wants, in an idle server.
+    let served = Served::start(&["--max-queue", "1", "--request-timeout", "2"]);
+    let request = served.request("/v1/chat/completions", &with(user(LONG), json!({"n": 16})));
+    // Sixteen answers, as many as one request wants, in an idle server, and of a thousand tokens each: it has no time for them.
     let mut first = served.connect();
     first.write_all(request.as_bytes()).expect("it reads");
     served.until("it runs", |served| served.metric("duckpond_requests_running") == 1.0);
@@ -422,7 +422,10 @@ fn a_full_queue_refuses_and_a_late_answer_is_cut_off() {
     assert_eq!((refused.status, &refused.json()["error"]["code"]), (429, &json!("rate_limit_exceeded")));
     assert!(refused.head.contains("retry-after: "), "{}", refused.head);
     let late = read_answer(&mut first);
-    assert!(matches!(late.status, 200 | 504), "{late:?}");
+    assert_eq!((late.status, &late.json()["error"]["code"]), (504, &json!("timeout")), "{late:?}");
+    served.until("nothing of it is left", |served| served.metric("duckpond_requests_running") == 0.0);
+    assert_eq!(served.metric("duckpond_requests_waiting"), 0.0);
+    assert!(served.metric("duckpond_answers_total{reason=\"error\"}") > 0.0);
 }
 
 #[test]
@@ -561,6 +564,54 @@ fn chat_talks_to_a_server() {
     assert!(lines.iter().any(|line| line.starts_with("MTP: accepted ")), "{lines:?}");
     let nobody = scratch.run(&["chat", "--url", "http://127.0.0.1:1"]);
     nobody.refused(1, "cannot reach http://127.0.0.1:1: Connection refused (os error 111)");
+}
+
+/// Reads a request whole; its body.
+fn body_of(stream: &mut TcpStream) -> Value {
+    let mut reader = BufReader::new(stream);
+    let (mut line, mut length) = (String::new(), 0);
+    while line != "\r\n" {
+        line.clear();
+        assert!(reader.read_line(&mut line).expect("a request comes") > 0, "it ended too soon");
+        if let Some(value) = line.to_ascii_lowercase().strip_prefix("content-length:") {
+            length = value.trim().parse().expect("a number");
+        }
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).expect("the body comes");
+    serde_json::from_slice(&body).unwrap_or_default()
+}
+
+#[test]
+fn chat_remembers_answers_of_a_server_that_was_asked_to_think_and_does_not() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let url = format!("http://{}", listener.local_addr().expect("it is bound"));
+    let server = std::thread::spawn(move || {
+        let mut asked = Vec::new();
+        for answer in ["{\"data\": [{\"id\": \"other\"}]}", "Seven.", "Eleven."] {
+            let (mut stream, _) = listener.accept().expect("a client comes");
+            asked.push(body_of(&mut stream));
+            let part = |delta: Value, end: Value| {
+                format!("data: {}\n\n", json!({"choices": [{"index": 0, "delta": delta, "finish_reason": end}]}))
+            };
+            let text = match answer.starts_with('{') {
+                true => answer.to_owned(),
+                false => {
+                    part(json!({"content": answer}), Value::Null) + &part(json!({}), json!("stop")) + "data: [DONE]\n\n"
+                }
+            };
+            let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", text.len());
+            stream.write_all((head + &text).as_bytes()).expect("it reads");
+        }
+        asked
+    });
+    let input = b"/think on\nA prime?\nAnother?\n";
+    let ran = common::run_with_input(Scratch::new().command(&["chat", "--url", &url]), input);
+    ran.succeeded();
+    assert_eq!(ran.stdout, "Seven.\nEleven.\n");
+    let asked = server.join().expect("all three came");
+    assert_eq!(asked[2]["thinking"]["type"], "enabled");
+    assert_eq!(asked[2]["messages"][1], json!({"role": "assistant", "content": "Seven."}));
 }
 
 #[test]

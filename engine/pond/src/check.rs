@@ -67,6 +67,20 @@ impl Pond {
     /// # Errors
     /// The first field that does not fit the ones before it.
     pub fn check(&self) -> Result<(), PondError> {
+        self.check_unfinished()?;
+        for (number, port) in self.ports.iter().enumerate() {
+            if self.ducks_of(&port.name).next().is_none() {
+                return Err(PondError::new(format!("ports[{number}]"), Problem::NoDucks { port: port.name.clone() }));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether all that is there fits together, though ports may still be without ducks.
+    ///
+    /// # Errors
+    /// As [`Pond::check`].
+    pub fn check_unfinished(&self) -> Result<(), PondError> {
         name("name", &self.name, MAX_POND_NAME)?;
         self.check_host()?;
         if self.ports.is_empty() {
@@ -74,13 +88,7 @@ impl Pond {
         }
         let mut addresses = Taken::new();
         self.check_ports(&mut addresses)?;
-        self.check_ducks(&mut addresses)?;
-        for (number, port) in self.ports.iter().enumerate() {
-            if self.ducks_of(&port.name).next().is_none() {
-                return Err(PondError::new(format!("ports[{number}]"), Problem::NoDucks { port: port.name.clone() }));
-            }
-        }
-        Ok(())
+        self.check_ducks(&mut addresses)
     }
 
     /// Whether every duck can have a part of a model whose layers have so many units.

@@ -25,6 +25,16 @@ impl Pond {
         Ok(pond)
     }
 
+    /// Reads a description whose ports may still be without ducks; else it is consistent.
+    ///
+    /// # Errors
+    /// As [`Pond::load`].
+    pub fn load_unfinished(path: &Path) -> Result<Pond, PondError> {
+        let pond = Pond::read(path)?;
+        pond.check_unfinished().map_err(|error| error.in_file(path))?;
+        Ok(pond)
+    }
+
     /// Reads a description that may be unfinished, such as one whose ducks are still to be adopted: every field has its form, but nobody has asked
     /// whether they fit each other.
     ///

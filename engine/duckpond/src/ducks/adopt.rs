@@ -29,7 +29,10 @@ pub fn run(args: &AdoptArgs, file: Option<&Path>) -> Result<(), Error> {
         // It has the ports; `duckpond ducks` shows whom it has heard of.
         return Err(error.into());
     }
-    let mut ports = open::links(&description)?;
+    // Nobody boots out of a description that is still to be written: its images may not be there yet.
+    let mut unbooted = description.clone();
+    unbooted.netboot = None;
+    let mut ports = open::links(&unbooted)?;
     let wait = Duration::from_secs_f64(args.wait);
     let found: Vec<Vec<Found>> = std::thread::scope(|scope| {
         let looks: Vec<_> = ports.iter_mut().map(|port| scope.spawn(move || discover(&mut *port.link, wait))).collect();

@@ -63,6 +63,14 @@ pub enum NetbootError {
         /// What the system said.
         source: io::Error,
     },
+    /// A description that names a folder without images.
+    #[error("cannot read the boot image {}: make it by `duckpond netboot {} --firmware ELF`", path.display(), path.parent().unwrap_or(Path::new(".")).display())]
+    Image {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
     /// A port whose ducks cannot be given addresses.
     #[error("ducks cannot boot behind port {port}")]
     Service {
@@ -93,7 +101,7 @@ pub enum NetbootError {
 /// No pond, a faulty one, or [`NetbootError`].
 pub fn run(args: &NetbootArgs, pond: Option<&Path>) -> Result<(), Error> {
     let path = pond.ok_or(DucksError::NoPond)?;
-    let description = Pond::load(path)?;
+    let description = Pond::load_unfinished(path)?;
     let key = match description.public_key {
         Some(key) => key,
         None => description.secret_key()?.ok_or_else(|| NetbootError::NoKey { path: path.into() })?.public(),

@@ -25,7 +25,7 @@ pub fn images(pond: &Pond) -> Result<Option<Files>, NetbootError> {
     let mut files = Files::new();
     for name in [EFI, BIOS] {
         let path = folder.join(name);
-        let bytes = read(&path).map_err(|source| NetbootError::File { action: "read the boot image", path, source })?;
+        let bytes = read(&path).map_err(|source| NetbootError::Image { path, source })?;
         files.insert(name.into(), bytes.into());
     }
     Ok(Some(files))
@@ -33,10 +33,7 @@ pub fn images(pond: &Pond) -> Result<Option<Files>, NetbootError> {
 
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     if !std::fs::metadata(path)?.is_file() {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidInput,
-            "it is not a regular file; make the images by `duckpond netboot`",
-        ));
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
     }
     let mut bytes = Vec::new();
     File::open(path)?.take(LARGEST).read_to_end(&mut bytes)?;

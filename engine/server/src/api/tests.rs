@@ -140,6 +140,7 @@ async fn why_there_is_no_model_is_told_to_those_with_a_key() {
             assert_eq!(text_of(response).await.contains("/srv/model"), told, "{path} with {key:?}");
         }
     }
-    let response = ask(&broken("/srv/model is not there", None), "GET", "/ready", ("accept", "*/*"), &Value::Null).await;
+    let response =
+        ask(&broken("/srv/model is not there", None), "GET", "/ready", ("accept", "*/*"), &Value::Null).await;
     assert!(text_of(response).await.contains("/srv/model"));
 }
