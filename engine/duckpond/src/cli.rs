@@ -167,7 +167,7 @@ pub struct ServeArgs {
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = choices)]
     pub max_choices: usize,
     /// Seconds from a request to the end of its answer at most; 0: no limit.
-    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=31_536_000))]
     pub request_timeout: u64,
     /// Seconds of silence in an event stream before a comment keeps it alive.
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
@@ -176,7 +176,7 @@ pub struct ServeArgs {
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = connections)]
     pub max_connections: usize,
     /// Seconds that running answers may take when the server stops.
-    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(..=86_400))]
     pub grace: u64,
 
     #[command(flatten)]

@@ -319,6 +319,30 @@ fn faults_have_openais_shape_and_the_right_status() {
 }
 
 #[test]
+fn what_costs_far_more_than_any_answer_is_refused_at_once() {
+    let served = Served::start(&[]);
+    let long = "abc 12 ".repeat(600_000);
+    let tool = json!([{"type": "function", "function": {"name": "f", "description": long}}]);
+    let schema = |schema: Value| json!({"response_format": {"type": "json_schema", "json_schema": {"schema": schema}}});
+    for (path, body, param) in [
+        ("/tokenize", json!({"prompt": long}), "prompt"),
+        ("/detokenize", json!({"tokens": vec![5; 200_000]}), "tokens"),
+        ("/v1/chat/completions", with(user("x"), json!({"tools": tool})), "tools"),
+        ("/v1/chat/completions", with(user("x"), schema(json!({"allOf": [{"$ref": "#"}]}))), "response_format"),
+        (
+            "/v1/chat/completions",
+            with(user("x"), schema(json!({"type": "integer", "multipleOf": 999_999_937}))),
+            "response_format",
+        ),
+    ] {
+        let refused = served.post(path, &body);
+        let error = &refused.json()["error"];
+        assert_eq!((refused.status, &error["param"]), (400, &json!(param)), "{path}: {error}");
+        assert!(!error["message"].as_str().unwrap_or_default().contains("backtrace"), "{error}");
+    }
+}
+
+#[test]
 fn what_kills_another_server_does_not_kill_this_one() {
     let served = Served::start(&[]);
     let chat = "/v1/chat/completions";

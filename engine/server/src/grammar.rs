@@ -135,7 +135,12 @@ impl Grammars {
         let matcher = Matcher::new(self.factory.create_parser(top));
         match matcher.get_error() {
             Some(reason) => Err(GrammarError::Schema { reason: one_line(&reason) }),
-            None => Ok(Grammar { matcher }),
+            None => {
+                // What cannot even begin is the schema's fault, and must not be found out in the middle of an answer.
+                let begin = Grammar { matcher: matcher.clone() }.allowed(usize::MAX);
+                begin.map_err(|error| GrammarError::Schema { reason: error.to_string() })?;
+                Ok(Grammar { matcher })
+            }
         }
     }
 }
@@ -173,6 +178,10 @@ impl Grammar {
 }
 
 fn one_line(text: &str) -> String {
+    // The library catches its own panics, and tells of them with all of their stack.
+    if text.contains("panic") || text.contains("backtrace") {
+        return "it is beyond what can be followed here".to_owned();
+    }
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
     text.chars().take(300).collect()
 }

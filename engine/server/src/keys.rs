@@ -97,14 +97,20 @@ impl Keys {
 
 fn read(path: &Path) -> Result<Vec<Key>, KeyError> {
     let fault = |source| KeyError::Read { path: path.to_owned(), source };
-    let found = std::fs::metadata(path).map_err(fault)?.len();
+    let metadata = std::fs::metadata(path).map_err(fault)?;
+    // Others may have no end, or never begin; this also runs while requests do.
+    if !metadata.is_file() {
+        return Err(fault(std::io::Error::new(std::io::ErrorKind::InvalidInput, "it is not a regular file")));
+    }
+    let found = metadata.len();
     if found > LARGEST {
         return Err(KeyError::TooLarge { path: path.to_owned(), found });
     }
     warn_if_open(path);
     let text = std::fs::read_to_string(path).map_err(fault)?;
     let mut keys = Vec::new();
-    for (index, line) in text.lines().enumerate() {
+    // Some editors begin a file with a mark that is no part of its first line.
+    for (index, line) in text.trim_start_matches('\u{feff}').lines().enumerate() {
         let line = line.trim();
         if line.is_empty() || line.starts_with('#') {
             continue;
@@ -113,6 +119,9 @@ fn read(path: &Path) -> Result<Vec<Key>, KeyError> {
         let words: Vec<&str> = line.split_whitespace().collect();
         let (name, key) = match words[..] {
             [key] => (format!("key {}", keys.len() + 1), key),
+            [_, note] if note.starts_with('#') => {
+                return Err(wrong("a comment has a line of its own: what follows a blank is the key".to_owned()));
+            }
             [name, key] => (name.to_owned(), key),
             _ => return Err(wrong(format!("expected a key, or a name and a key, found {} words", words.len()))),
         };
@@ -147,6 +156,20 @@ fn warn_if_open(_: &Path) {}
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_comment_becomes_a_key_and_only_regular_files_are_read() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("keys");
+        std::fs::write(&file, "\u{feff}# production-keys\nada lovelace-1815\n").expect("a file");
+        let keys = Keys::open(&file).expect("one key");
+        assert_eq!(keys.owner("production-keys"), None);
+        assert_eq!(keys.owner("lovelace-1815").as_deref(), Some("ada"));
+        std::fs::write(&file, "sesame-open-1 #laptop-of-ada\n").expect("a file");
+        let error = keys.reload().expect_err("a comment is no key").to_string();
+        assert!(error.contains("line of its own") && !error.contains("laptop"), "{error}");
+        assert!(matches!(Keys::open(std::path::Path::new("/dev/null")), Err(KeyError::Read { .. })));
+    }
 
     fn file(text: &str) -> tempfile::NamedTempFile {
         let file = tempfile::NamedTempFile::new().expect("a file for a test");

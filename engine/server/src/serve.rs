@@ -209,7 +209,10 @@ impl Server {
         match self.keys.as_ref().map(|keys| keys.reload()) {
             None => tracing::info!("there are no API keys to read again"),
             Some(Ok(count)) => tracing::info!(count, "API keys read again"),
-            Some(Err(error)) => tracing::error!("the API keys of before hold: {error}"),
+            Some(Err(error)) => {
+                let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();
+                tracing::error!("the API keys of before hold: {error}{cause}");
+            }
         }
         if self.scheduler.load().ready {
             self.systemd.ready();

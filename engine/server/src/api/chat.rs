@@ -138,7 +138,7 @@ fn wanted(app: &App, request: &Fields<'_>, thinking: bool) -> Result<Wanted, Api
             (false, true) => Calls::Several,
         },
     };
-    check_bytes(app, &messages)?;
+    check_bytes(app, request, &messages)?;
     let options = ChatOptions { thinking, tools, response_format: schema };
     let fault = |error: model::chat::ChatError| ApiError::field("messages", error.to_string());
     let prompt = chat_ids(&app.tokenizer, &encode_chat(&messages, &options).map_err(fault)?).map_err(fault)?;
@@ -146,7 +146,9 @@ fn wanted(app: &App, request: &Fields<'_>, thinking: bool) -> Result<Wanted, Api
 }
 
 /// Refuses what is far too long before it is encoded.
-fn check_bytes(app: &App, messages: &[Message]) -> Result<(), ApiError> {
+fn check_bytes(app: &App, request: &Fields<'_>, messages: &[Message]) -> Result<(), ApiError> {
+    let extra: usize =
+        ["tools", "response_format"].into_iter().filter_map(|field| request.get(field)).map(text_bytes).sum();
     let bytes: usize = messages
         .iter()
         .map(|message| match message {
@@ -155,14 +157,29 @@ fn check_bytes(app: &App, messages: &[Message]) -> Result<(), ApiError> {
             | Message::Developer { content, .. }
             | Message::Tool { content } => content.len(),
             // Earlier reasoning is dropped from the prompt.
-            Message::Assistant { content, .. } => content.len(),
+            Message::Assistant { content, tool_calls, .. } => {
+                content.len()
+                    + tool_calls.iter().flat_map(|call| call.arguments.values()).map(text_bytes).sum::<usize>()
+            }
         })
         .sum();
-    let tokens = app.tokenizer.least_tokens(bytes);
-    if tokens > app.model.max_len {
-        return Err(ApiError::too_long("messages", tokens, app.model.max_len, true));
+    for (bytes, field) in [(bytes, "messages"), (extra, "tools")] {
+        let tokens = app.tokenizer.least_tokens(bytes);
+        if tokens > app.model.max_len {
+            return Err(ApiError::too_long(field, tokens, app.model.max_len, true));
+        }
     }
     Ok(())
+}
+
+/// Bytes of all texts in a value: what of it surely gets into the prompt.
+fn text_bytes(value: &Value) -> usize {
+    match value {
+        Value::String(text) => text.len(),
+        Value::Array(list) => list.iter().map(text_bytes).sum(),
+        Value::Object(fields) => fields.values().map(text_bytes).sum(),
+        _ => 0,
+    }
 }
 
 /// Whether the model shall think, in all the ways that clients say it; the first one that is there counts:

@@ -39,6 +39,9 @@ pub use guard::{Client, Guard, Peer};
 /// Bytes beyond the limit that are read and thrown away.
 const MOST_DISCARDED: usize = 8 << 20;
 
+/// Texts that are turned into tokens, or back, at once for whoever only asks for that.
+static ENCODINGS: Semaphore = Semaphore::const_new(2);
+
 /// Bodies above this many bytes are read as JSON on a thread of their own, a few at a time.
 const LARGE_BODY: usize = 256 << 10;
 static LARGE_BODIES: Semaphore = Semaphore::const_new(2);
@@ -221,6 +224,7 @@ async fn completions(
 
 async fn tokenize(State(app): State<App>, request: Request) -> Result<Response, ApiError> {
     let body = body(&app, request, None).await?;
+    let _turn = ENCODINGS.acquire().await.map_err(|_| chat::internal())?;
     let work = tokio::task::spawn_blocking(move || plain::tokenize(&app, &body));
     let found = work.await.map_err(|_| chat::internal())??;
     Ok(axum::Json(found).into_response())
@@ -228,7 +232,11 @@ async fn tokenize(State(app): State<App>, request: Request) -> Result<Response, 
 
 async fn detokenize(State(app): State<App>, request: Request) -> Result<Response, ApiError> {
     let body = body(&app, request, None).await?;
-    Ok(axum::Json(plain::detokenize(&app, &body)?).into_response())
+    let _turn = ENCODINGS.acquire().await.map_err(|_| chat::internal())?;
+    // The body is dropped there, too.
+    let work = tokio::task::spawn_blocking(move || plain::detokenize(&app, &body));
+    let found = work.await.map_err(|_| chat::internal())??;
+    Ok(axum::Json(found).into_response())
 }
 
 /// The body as JSON, whatever type the client gives it. If that client wants an answer, the work is done only if there may be one.

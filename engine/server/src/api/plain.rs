@@ -15,6 +15,9 @@ use crate::metrics;
 /// Behind a model's name: it thinks, for clients that can only choose a name.
 pub const THINKING: &str = ":thinking";
 
+/// Tokens that are turned into text at once, or as many as the model takes.
+const MOST_DETOKENIZED: usize = 1 << 17;
+
 fn model(app: &App, id: &str) -> Value {
     json!({
         "id": id, "object": "model", "created": app.model.created, "owned_by": "duckpond",
@@ -46,7 +49,14 @@ pub fn tokenize(app: &App, body: &Value) -> Result<Value, ApiError> {
         None => request.text("content")?,
     };
     let tokens = match (text, request.get("messages")) {
-        (Some(text), _) => app.tokenizer.encode(text).map_err(|error| ApiError::field("prompt", error.to_string()))?,
+        (Some(text), _) => {
+            // What no request could use is not worth the time and memory.
+            let least = app.tokenizer.least_tokens(text.len());
+            if least > app.model.max_len {
+                return Err(ApiError::too_long("prompt", least, app.model.max_len, true));
+            }
+            app.tokenizer.encode(text).map_err(|error| ApiError::field("prompt", error.to_string()))?
+        }
         (None, Some(_)) => Chat::read(app, &request)?.wanted.prompt.to_vec(),
         (None, None) => return Err(request.missing("prompt", "a string, or messages")),
     };
@@ -61,6 +71,10 @@ pub fn detokenize(app: &App, body: &Value) -> Result<Value, ApiError> {
     let request = Fields::of(body, "")?;
     let expected = "a list of token ids";
     let list = request.list("tokens")?.ok_or_else(|| request.missing("tokens", expected))?;
+    if list.len() > MOST_DETOKENIZED.max(app.model.max_len) {
+        let message = format!("at most {} tokens are taken", MOST_DETOKENIZED.max(app.model.max_len));
+        return Err(ApiError::field("tokens", message));
+    }
     let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
     let tokens = list.iter().map(id).collect::<Option<Vec<u32>>>().ok_or_else(|| request.wrong("tokens", expected))?;
     Ok(json!({"prompt": app.tokenizer.decode(&tokens)}))
