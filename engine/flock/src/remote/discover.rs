@@ -2,9 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use link::{Link, Mac, ethernet};
+use link::{Mac, ethernet};
 use wire::frozen::Announce;
 
+use super::Port;
 use super::domain::{ask_everybody, parse_announce};
 use super::status::identity_name;
 
@@ -22,9 +23,11 @@ pub struct Found {
     pub announce: Announce,
 }
 
-/// Asks for so long who is on a link; sorted by name.
-pub fn discover(link: &mut dyn Link, wait: Duration) -> Vec<Found> {
-    let until = Instant::now() + wait;
+/// Asks for so long who is behind a port, and answers those who boot there; sorted by name.
+pub fn discover(port: &mut Port, wait: Duration) -> Vec<Found> {
+    let Port { name, link, boot } = port;
+    let started = Instant::now();
+    let until = started + wait;
     let mut ask_at = Instant::now();
     let mut found: Vec<Found> = Vec::new();
     loop {
@@ -33,12 +36,18 @@ pub fn discover(link: &mut dyn Link, wait: Duration) -> Vec<Found> {
             break;
         }
         if now >= ask_at {
-            ask_everybody(link, wire::crc::native);
+            ask_everybody(&mut **link, wire::crc::native);
             link.flush();
             ask_at = now + ASK_EVERY;
         }
-        link.wait(Some(until.min(ask_at).saturating_duration_since(now)));
+        let answer_at =
+            boot.as_ref().and_then(|service| service.next_deadline(started.elapsed())).map(|at| started + at);
+        let next = until.min(ask_at).min(answer_at.unwrap_or(until));
+        link.wait(Some(next.saturating_duration_since(now)));
         while link.rx(&mut |bytes| {
+            if boot.as_mut().is_some_and(|service| service.handle(started.elapsed(), bytes)) {
+                return;
+            }
             let Some((mac, frame)) = ethernet::open(bytes, wire::ETHERTYPE) else { return };
             let Some(announce) = parse_announce(frame, wire::crc::native) else { return };
             let name = identity_name(&announce.id);
@@ -48,6 +57,13 @@ pub fn discover(link: &mut dyn Link, wait: Duration) -> Vec<Found> {
             }
         }) > 0
         {}
+        if let Some(service) = boot {
+            while service.transmit(started.elapsed(), &mut *boot::onto(&mut **link)) {}
+            link.flush();
+            while let Some(event) = service.poll_event() {
+                tracing::info!(port = %name, "{event}");
+            }
+        }
     }
     found.sort_by(|a, b| (&a.name, a.mac).cmp(&(&b.name, b.mac)));
     found
