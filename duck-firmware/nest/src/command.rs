@@ -4,6 +4,7 @@
 //! ignored and told, since a newer pond's images may say more.
 
 use wire::frozen::{ID, identity};
+use wire::hex;
 use wire::key::PublicKey;
 
 /// Which network card to use.
@@ -40,7 +41,7 @@ impl Command {
         for word in line.split_ascii_whitespace() {
             let understood = match word.split_once('=') {
                 Some(("name", name)) => set(&mut command.id, identity(name)),
-                Some(("key", key)) => set(&mut command.key, hex::<32>(key).map(PublicKey)),
+                Some(("key", key)) => set(&mut command.key, hex::decode(key).map(PublicKey)),
                 Some(("nic", text)) => choice(text).map(|c| command.nic = c).is_some(),
                 Some(("memtest", text @ ("0" | "1"))) => {
                     command.memory_test = text == "1";
@@ -64,22 +65,11 @@ fn set<T>(place: &mut Option<T>, value: Option<T>) -> bool {
     understood
 }
 
-fn hex<const N: usize>(text: &str) -> Option<[u8; N]> {
-    let mut bytes = [0; N];
-    if text.len() != 2 * N || !text.is_ascii() {
-        return None;
-    }
-    for (byte, digits) in bytes.iter_mut().zip(text.as_bytes().chunks(2)) {
-        *byte = u8::from_str_radix(core::str::from_utf8(digits).ok()?, 16).ok()?;
-    }
-    Some(bytes)
-}
-
 fn choice(text: &str) -> Option<Choice> {
     if text.split(':').count() == 6 {
         let mut mac = [0; 6];
         for (byte, digits) in mac.iter_mut().zip(text.split(':')) {
-            *byte = hex::<1>(digits)?[0];
+            *byte = hex::decode::<1>(digits)?[0];
         }
         return Some(Choice::Mac(mac));
     }

@@ -21,8 +21,8 @@ use bare as _;
 use multiboot2::{BootInformation, BootInformationHeader};
 use nest::boot_info::{BootInfo, Rsdp};
 use nest::command::{Choice, Command, default_id};
+use nest::crc;
 use nest::madt::{Processors, processors};
-use nest::{areas, crc};
 use nic::pci::{disable_bus_master, functions};
 use nic::{Bdf, Filter, Found, Mac, Nic, Options, probe};
 use node::{Duck, Exit, Parts, SLICE, Sliced};
@@ -81,7 +81,7 @@ fn run(info: u32, loader: u32, crystal: Option<u64>) -> Result<core::convert::In
     // SAFETY: once; all that the boot loader said is in `info`.
     let mut memory = unsafe { memory::start(&info, cores as u64) }.map_err(|why| alloc::format!("memory: {why}"))?;
     output::keep();
-    let (space, huge) = (memory.space, memory.huge);
+    let space = memory.space;
     if let Some(shape) = info.framebuffer
         && let Some(base) =
             memory::map_device(space, shape.address, shape.len()).and_then(|at| NonNull::new(at as *mut u8))
@@ -164,7 +164,7 @@ fn run(info: u32, loader: u32, crystal: Option<u64>) -> Result<core::convert::In
         scrub: Some(SCRUB),
         linger: if hypervisor { LINGER_POLITE } else { LINGER },
     };
-    let judge = Judge::new(cpus, apic, (space, huge), memory.programs, hypervisor);
+    let judge = Judge::new(cpus, apic, space, memory.programs, hypervisor);
     let network = Network::new(nic, apic, hypervisor);
     let mut duck = Duck::new(parts, network, judge, Sliced::new(SLICE), Sensors::new());
     let mut words = [0; 1024];
@@ -352,6 +352,3 @@ fn panic(info: &PanicInfo<'_>) -> ! {
     clock::delay(10_000_000);
     power::reset()
 }
-
-// Large pages are what blocks lie on; anything less would not be announced.
-const _: () = assert!(areas::LARGE == 2 << 20);

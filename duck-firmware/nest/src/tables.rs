@@ -17,8 +17,6 @@ use crate::areas::{Area, HUGE, LARGE, SMALL};
 
 /// Bytes of a slot.
 pub const SLOT: u64 = 512 << 30;
-/// Start of each slot.
-pub const PROGRAM: u64 = SLOT;
 /// Registers.
 pub const DEVICES: u64 = 2 * SLOT;
 /// Blocks as the kernels see them.
@@ -27,6 +25,8 @@ pub const BLOCKS: u64 = 3 * SLOT;
 pub const BLOCKS_WRITABLE: u64 = 4 * SLOT;
 /// Memory of steps.
 pub const SHARED: u64 = 5 * SLOT;
+
+const _: () = assert!(kernels::program::PROGRAM_BASE == SLOT, "programs have slot 1");
 
 const PRESENT: u64 = 1;
 const WRITE: u64 = 2;
@@ -173,6 +173,7 @@ fn index(at: u64, level: u32) -> usize {
 mod tests {
     use super::*;
     use crate::areas::Areas;
+    use kernels::program::PROGRAM_BASE as PROGRAM;
 
     struct Model {
         frames: Vec<[u64; 512]>,

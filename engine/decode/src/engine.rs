@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use flock::Flock;
 use flock::plan::Plan;
+use host::StageError;
 use host::cpu::{CpuOptions, CpuStage, Isa};
 use host::stage::{Choice, Lane, Layers, PassId, PassSpec, Rule, SequenceId, Stage};
 use model::Numerics;
@@ -15,7 +16,7 @@ use model::program::{Dims, Model};
 use crate::pass::Run;
 use crate::request::{Event, Finish, Outcome, Request, Stats, TokenEvent};
 use crate::speculate::{ChooserHook, DraftHook, Hooks, LogitsHook};
-use crate::{EngineError, speculate};
+use crate::{Backend, EngineError, Stage0, speculate};
 
 /// How an engine works.
 #[derive(Clone, Debug)]
@@ -30,11 +31,13 @@ pub struct EngineOptions {
     pub chunk: usize,
     /// Positions of the context; 0 for as many as the model allows.
     pub max_len: usize,
+    /// What computes stage 0.
+    pub stage0: Stage0,
 }
 
 impl Default for EngineOptions {
     fn default() -> Self {
-        EngineOptions { ducks: 1, threads: 0, numerics: Numerics::Exact, chunk: 128, max_len: 0 }
+        EngineOptions { ducks: 1, threads: 0, numerics: Numerics::Exact, chunk: 128, max_len: 0, stage0: Stage0::Cpu }
     }
 }
 
@@ -51,6 +54,9 @@ pub struct Engine {
     has_mtp: bool,
     chunk: usize,
     context: Option<Context>,
+    backend: Backend,
+    /// What goes on if the GPU fails.
+    fallback: Option<(Arc<Model>, CpuOptions)>,
     kept: Vec<Box<dyn Any + Send>>,
 }
 
@@ -141,7 +147,9 @@ impl Engine {
             sources: flock.sources(),
             isa: Isa::best(),
         };
-        let stage = Box::new(CpuStage::new(Arc::new(model), cpu)?);
+        let model = Arc::new(model);
+        let (stage, backend) = options.stage0.open(&model, cpu, max_len)?;
+        let fallback = (options.stage0 == Stage0::Auto && backend == Backend::Cuda).then_some((model, cpu));
         let plan = flock.plan().clone();
         let compute = Compute { stage, flock, pool };
         Ok(Engine {
@@ -153,6 +161,8 @@ impl Engine {
             has_mtp,
             chunk,
             context: None,
+            backend,
+            fallback,
             kept: Vec::new(),
         })
     }
@@ -160,6 +170,11 @@ impl Engine {
     /// Sizes of the model.
     pub fn dims(&self) -> &Dims {
         &self.dims
+    }
+
+    /// What stage 0 runs on.
+    pub fn backend(&self) -> Backend {
+        self.backend
     }
 
     /// Positions of the context.
@@ -251,15 +266,44 @@ impl Engine {
         on_event: &mut dyn FnMut(&Event) -> ControlFlow<()>,
     ) -> Result<Outcome, EngineError> {
         let mut answer = Answer::new(request, self.max_len, on_event);
-        let mut context = self.resume(request)?;
-        answer.stats.cached_len = context.tokens.len();
-        let result = match self.prefill(&mut context, &mut answer) {
-            Ok(Some(first)) => speculate::decode(self, &mut context, &mut answer, first),
+        let broken = match self.go_on(&mut answer) {
+            Err(EngineError::Stage(StageError::Device(error))) if self.fallback.is_some() => error,
+            result => return result.map(|()| answer.outcome(self.backend)),
+        };
+        tracing::warn!(
+            "the GPU failed ({broken}); the processors read {} tokens again and go on",
+            answer.tokens_so_far()
+        );
+        self.leave_gpu()?;
+        let continued = Request { prompt: [&request.prompt[..], &answer.chosen].concat(), ..request.clone() };
+        let stats = Stats { backend_changed: true, ..answer.stats };
+        let started = answer.started;
+        let mut answer = Answer { stats, started, ..Answer::new(&continued, self.max_len, answer.on_event) };
+        self.go_on(&mut answer)?;
+        Ok(answer.outcome(self.backend))
+    }
+
+    /// Reads the prompt and generates until the answer ends.
+    fn go_on(&mut self, answer: &mut Answer<'_>) -> Result<(), EngineError> {
+        let mut context = self.resume(answer.request)?;
+        if !answer.stats.backend_changed {
+            answer.stats.cached_len = context.tokens.len();
+        }
+        let result = match self.prefill(&mut context, answer) {
+            Ok(Some(first)) => speculate::decode(self, &mut context, answer, first),
             other => other.map(|_| ()),
         };
         self.context = Some(context);
-        result?;
-        Ok(answer.outcome())
+        result
+    }
+
+    /// From the GPU to the processors, with the same numerics. What the GPU had cached is gone.
+    fn leave_gpu(&mut self) -> Result<(), EngineError> {
+        self.reset();
+        let Some((model, options)) = self.fallback.take() else { return Ok(()) };
+        self.compute.stage = Box::new(CpuStage::new(model, options)?);
+        self.backend = Backend::Cpu;
+        Ok(())
     }
 
     /// The caches cut back to what this request shares with the latest one.
@@ -308,7 +352,7 @@ impl Engine {
                 if !last {
                     return Ok(None);
                 }
-                hooks.show(total, stage.logits(pass, lane));
+                hooks.show(total, stage, pass, lane);
                 Ok(Some(hooks.choose(stage, pass, choice)?.token))
             })?;
             context.tokens.extend_from_slice(&request.prompt[start..end]);
@@ -339,6 +383,8 @@ pub(crate) struct Answer<'a> {
     pub(crate) request: &'a Request,
     pub(crate) stats: Stats,
     pub(crate) finish: Option<Finish>,
+    /// The answer's tokens.
+    chosen: Vec<u32>,
     on_event: &'a mut dyn FnMut(&Event) -> ControlFlow<()>,
     max_len: usize,
     started: Instant,
@@ -347,7 +393,7 @@ pub(crate) struct Answer<'a> {
 impl<'a> Answer<'a> {
     fn new(request: &'a Request, max_len: usize, on_event: &'a mut dyn FnMut(&Event) -> ControlFlow<()>) -> Self {
         let stats = Stats { input_len: request.prompt.len(), ..Stats::default() };
-        Answer { request, stats, finish: None, on_event, max_len, started: Instant::now() }
+        Answer { request, stats, finish: None, chosen: Vec::new(), on_event, max_len, started: Instant::now() }
     }
 
     /// Takes a chosen token, for position `position`; true while the answer goes on.
@@ -359,6 +405,7 @@ impl<'a> Answer<'a> {
         self.stats.time = at;
         let event = TokenEvent { index: self.stats.output_len, id: token, at, draft, accepted };
         self.stats.output_len += 1;
+        self.chosen.push(token);
         let broke = (self.on_event)(&Event::Token(event)).is_break();
         self.finish = if self.request.stop_tokens.contains(&token) {
             Some(Finish::Stop)
@@ -374,7 +421,13 @@ impl<'a> Answer<'a> {
         self.finish.is_none()
     }
 
-    fn outcome(self) -> Outcome {
+    /// Tokens that a stage has to read to go on.
+    fn tokens_so_far(&self) -> usize {
+        self.request.prompt.len() + self.chosen.len()
+    }
+
+    fn outcome(mut self, backend: Backend) -> Outcome {
+        self.stats.backend = backend;
         let finish = self.finish.unwrap_or(Finish::Length);
         tracing::debug!(?finish, output = self.stats.output_len, "answer ended");
         Outcome { finish, stats: self.stats }

@@ -9,8 +9,10 @@ mod error;
 mod pass;
 mod request;
 mod speculate;
+mod stage0;
 
 pub use engine::{Engine, EngineOptions};
 pub use error::EngineError;
 pub use request::{Event, Finish, Outcome, Request, Stats, TokenEvent};
 pub use speculate::{ChooserHook, DraftHook, LogitsHook};
+pub use stage0::{Backend, Stage0};

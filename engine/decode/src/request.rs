@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use model::sampling::SamplingParams;
 
+use crate::Backend;
+
 /// One answer to generate.
 #[derive(Clone, Debug)]
 pub struct Request {
@@ -83,6 +85,10 @@ pub struct Stats {
     pub drafts: usize,
     /// Drafts accepted.
     pub accepted: usize,
+    /// What stage 0 ran on when the answer ended.
+    pub backend: Backend,
+    /// The GPU failed in the middle, and the processors read everything again and went on.
+    pub backend_changed: bool,
 }
 
 impl Stats {

@@ -28,8 +28,10 @@ pub type ChooserHook =
 
 impl Hooks {
     /// Shows the logits that decide position `position`.
-    pub(crate) fn show(&mut self, position: usize, logits: Option<&[f32]>) {
-        if let (Some(hook), Some(logits)) = (&mut self.logits, logits) {
+    pub(crate) fn show(&mut self, position: usize, stage: &dyn Stage, pass: PassId, lane: usize) {
+        // Asked for only if somebody looks: a GPU's have to be fetched.
+        let Some(hook) = &mut self.logits else { return };
+        if let Some(logits) = stage.logits(pass, lane) {
             hook(position, logits);
         }
     }
@@ -108,7 +110,7 @@ fn step(
     let hooks = &mut engine.hooks;
     engine.compute.pass(&PassSpec { layers: Layers::Main, lanes: run, logits }, |stage, pass| {
         let mut choose = |lane: usize, rule| {
-            hooks.show(n + 1 + lane, stage.logits(pass, lane));
+            hooks.show(n + 1 + lane, stage, pass, lane);
             let history = &history[..=n + lane];
             let choice = Choice { lane, params, choice_index, history, position: n + 1 + lane, rule };
             hooks.choose(stage, pass, choice)

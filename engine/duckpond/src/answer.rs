@@ -3,7 +3,7 @@
 use std::io;
 use std::ops::ControlFlow;
 
-use decode::{Engine, Event, Finish, Request, Stats, TokenEvent};
+use decode::{Backend, Engine, Event, Finish, Request, Stats, TokenEvent};
 use model::chat::template::{END_THINK, THINK};
 use model::detokenise::Detokeniser;
 use model::sampling::SamplingParams;
@@ -243,6 +243,9 @@ pub fn report(answer: &Answer, settings: &Settings, model_limit: usize) {
     if settings.mtp {
         say(mtp_line(&answer.stats));
     }
+    if let Some(line) = backend_line(&answer.stats) {
+        say(line);
+    }
     if let Some(line) = ended_line(answer.ended, model_limit) {
         say(line);
     }
@@ -273,6 +276,15 @@ pub fn seed_line(settings: &Settings, seed: u64) -> Option<String> {
 pub fn mtp_line(stats: &Stats) -> String {
     let percent = 100.0 * stats.accepted as f64 / (stats.drafts as f64).max(1.0);
     format!("MTP: accepted {} of {} drafts ({percent:.1} %)", stats.accepted, stats.drafts)
+}
+
+/// What stage 0 ran on, unless all the time on the processors.
+pub fn backend_line(stats: &Stats) -> Option<&'static str> {
+    match (stats.backend, stats.backend_changed) {
+        (_, true) => Some("stage 0: the GPU failed in the middle; the processors went on"),
+        (Backend::Cuda, _) => Some("stage 0: GPU"),
+        (Backend::Cpu, _) => None,
+    }
 }
 
 /// Why an answer ended, unless the model or the request ended it as planned.
@@ -306,7 +318,11 @@ mod tests {
             ttft: Duration::from_millis(861),
             drafts: 2036,
             accepted: 1813,
+            ..Stats::default()
         };
+        assert_eq!(backend_line(&stats), None);
+        let moved = Stats { backend_changed: true, ..stats.clone() };
+        assert!(backend_line(&moved).is_some_and(|line| line.contains("the processors went on")));
         let expected = "Generation stats: time 126.724s, input_len 11, output_len 2037, ttft 0.861s, tpot 0.062s, prefill 12.776 tok/s, decode 16.176 tok/s";
         assert_eq!(stats_line(&stats), expected);
         assert_eq!(mtp_line(&stats), "MTP: accepted 1813 of 2036 drafts (89.0 %)");

@@ -51,6 +51,8 @@ pub enum Command {
     Convert(ConvertArgs),
     /// Reads a converted folder back and lists everything that is wrong with it.
     Verify(VerifyArgs),
+    /// Shows what of this machine the engine would use: GPU, memory, what fits there, processors, ports; and what is missing.
+    Doctor(DoctorArgs),
     /// Measures prefill and decode, beside this machine's memory bandwidth.
     Bench(BenchArgs),
     /// Prints the merged settings and where each value came from.
@@ -59,6 +61,13 @@ pub enum Command {
     Ducks(DucksArgs),
     /// Looks at the description of a pond.
     Pond(PondArgs),
+    /// Tells whether this machine is set up for a pond: kernel parameters, huge pages, cards, limits.
+    ///
+    /// It reads and changes nothing. Whatever is missing is told with why it matters and what to do. Exit code 1 if anything is missing that the
+    /// pond needs; what only costs speed is a warning.
+    HostSetup(HostSetupArgs),
+    /// Prints what runs here: this program, the system it is part of, the program that ducks are sent.
+    Provenance(ProvenanceArgs),
     /// Makes and shows the key by which ducks know their host.
     Key(KeyArgs),
     /// Signs a program that ducks may run: writes FILE.sig beside it.
@@ -266,6 +275,66 @@ pub enum BenchCommand {
     Kernels(KernelsArgs),
     /// Measures what HTTP adds to a token: the engine's own loop beside the same request to a server around it, in turns.
     Serve(ServingArgs),
+    /// Measures the host's half of each layer on a GPU, without ducks, with random weights: beside reading its bytes once.
+    Stage0(Stage0Args),
+}
+
+/// `duckpond doctor`.
+#[derive(Debug, Args)]
+pub struct DoctorArgs {
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub machine: MachineFlags,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub program: ProgramFlags,
+}
+
+/// `duckpond bench stage0`.
+#[derive(Debug, Args)]
+pub struct Stage0Args {
+    /// Whose sizes.
+    #[arg(long, value_name = "MODEL", value_enum, default_value_t = KnownDims::DeepseekV32)]
+    pub dims: KnownDims,
+
+    /// Tokens in flight; above 8 they are read as a prompt is.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=2048))]
+    pub lanes: u32,
+
+    /// Tokens in the caches.
+    #[arg(long, value_name = "N", default_value_t = 2047, value_parser = clap::value_parser!(u32).range(0..=160_000))]
+    pub context: u32,
+
+    /// How often a pass is measured.
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub repeats: u32,
+
+    /// Shows each kernel's time, too.
+    #[arg(long)]
+    pub kernels: bool,
+
+    /// Writes the result as JSON.
+    #[arg(long)]
+    pub json: bool,
+
+    /// Where numbers are rounded: `bf16`, `fp8` or `exact` [default: bf16].
+    #[arg(long, value_name = "MODE")]
+    pub numerics: Option<String>,
+
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub work: WorkFlags,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub program: ProgramFlags,
+}
+
+/// Models whose sizes are known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum KnownDims {
+    /// DeepSeek-V3.2: 61 layers, 7168 columns.
+    #[value(name = "deepseek-v3.2")]
+    DeepseekV32,
 }
 
 /// `duckpond bench serve`.
@@ -448,6 +517,39 @@ pub struct ResetArgs {
     pub program: ProgramFlags,
 }
 
+/// `duckpond host-setup`.
+#[derive(Debug, Args)]
+pub struct HostSetupArgs {
+    /// Looks and tells. There is no other mode: what is missing is for a person, or the NixOS module, to set up.
+    #[arg(long, required = true)]
+    pub check: bool,
+    /// The pond's description; without it, what a host with ports on DPDK would need.
+    #[arg(long, value_name = "FILE")]
+    pub pond: Option<PathBuf>,
+    /// Prints JSON.
+    #[arg(long)]
+    pub json: bool,
+
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub program: ProgramFlags,
+}
+
+/// `duckpond provenance`.
+#[derive(Debug, Args)]
+pub struct ProvenanceArgs {
+    /// The pond's description, which names the program for ducks.
+    #[arg(long, value_name = "FILE")]
+    pub pond: Option<PathBuf>,
+    /// Prints JSON.
+    #[arg(long)]
+    pub json: bool,
+
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub program: ProgramFlags,
+}
+
 /// `duckpond pond`.
 #[derive(Debug, Args)]
 pub struct PondArgs {
@@ -461,6 +563,23 @@ pub struct PondArgs {
 pub enum PondCommand {
     /// Shows what a description says, or the first field in it that is wrong.
     Check(FileArgs),
+    /// Prints how to set up the switch: which of its ports are together, and what must be off.
+    Switch(PondSwitchArgs),
+}
+
+/// `duckpond pond switch`.
+#[derive(Debug, Args)]
+pub struct PondSwitchArgs {
+    /// The pond's description; its ports may still be without ducks.
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// Prints JSON.
+    #[arg(long)]
+    pub json: bool,
+
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub program: ProgramFlags,
 }
 
 /// `duckpond key`.
@@ -517,7 +636,7 @@ pub struct SignArgs {
 #[command(next_help_heading = "Server")]
 pub struct ServerFlags {
     /// Asks a server instead, such as http://localhost:8080; flags about model and machine then mean nothing.
-    #[arg(long, value_name = "URL", conflicts_with_all = ["model", "pond", "ducks", "threads", "numerics", "max_len", "chunk", "mtp", "no_mtp"])]
+    #[arg(long, value_name = "URL", conflicts_with_all = ["model", "pond", "ducks", "threads", "numerics", "stage0", "max_len", "chunk", "mtp", "no_mtp"])]
     pub url: Option<String>,
 
     /// A file whose first line is the API key for that server.
@@ -616,9 +735,12 @@ pub struct MachineFlags {
     /// How many threads compute; 0: one for each core [default: 0].
     #[arg(long, value_name = "N", value_parser = whole)]
     pub threads: Option<i64>,
-    /// Where numbers are rounded: `exact` (f32 throughout) or `bf16` (as the model's own code) [default: exact].
+    /// Where numbers are rounded: `exact` (f32 throughout), `bf16` or `fp8` (as the model's own code) [default: exact, on a GPU bf16].
     #[arg(long, value_name = "MODE")]
     pub numerics: Option<String>,
+    /// What computes attention and everything else that ducks don't: `cpu`, `cuda`, or `auto` (a GPU if there is one) [default: auto].
+    #[arg(long, value_name = "WHAT")]
+    pub stage0: Option<String>,
     /// Positions that caches may hold; 0: as many as the model allows [default: 0].
     #[arg(long, value_name = "N", value_parser = whole)]
     pub max_len: Option<i64>,
@@ -718,6 +840,7 @@ impl MachineFlags {
         layer.put("ducks", self.ducks);
         layer.put("threads", self.threads);
         layer.put("numerics", self.numerics.clone());
+        layer.put("stage0", self.stage0.clone());
         layer.put("max_len", self.max_len);
         layer.put("chunk", self.chunk);
     }
@@ -746,6 +869,10 @@ impl Command {
             Command::Bench(BenchArgs { what: Some(BenchCommand::Kernels(KernelsArgs { work, .. })), .. })
             | Command::Convert(ConvertArgs { work, .. })
             | Command::Verify(VerifyArgs { work, .. }) => layer.put("threads", work.threads),
+            Command::Bench(BenchArgs { what: Some(BenchCommand::Stage0(args)), .. }) => {
+                layer.put("numerics", args.numerics.clone());
+                layer.put("threads", args.work.threads);
+            }
             Command::Bench(BenchArgs { what: Some(BenchCommand::Serve(serving)), .. }) => {
                 serving.machine.add_to(&mut layer);
             }
@@ -754,8 +881,11 @@ impl Command {
                 bench.machine.add_to(&mut layer);
             }
             Command::Inspect(inspect) => inspect.machine.add_to(&mut layer),
+            Command::Doctor(doctor) => doctor.machine.add_to(&mut layer),
             Command::Ducks(ducks) => layer.put_path("pond", ducks.pond.as_deref()),
             Command::Netboot(netboot) => layer.put_path("pond", netboot.pond.as_deref()),
+            Command::HostSetup(setup) => layer.put_path("pond", setup.pond.as_deref()),
+            Command::Provenance(provenance) => layer.put_path("pond", provenance.pond.as_deref()),
             Command::Pond(_) | Command::Key(_) | Command::Sign(_) => {}
         }
         self.program().add_to(&mut layer);
@@ -776,8 +906,10 @@ impl Command {
             Command::Verify(a) => &a.program,
             Command::Bench(BenchArgs { what: Some(BenchCommand::Kernels(a)), .. }) => &a.program,
             Command::Bench(BenchArgs { what: Some(BenchCommand::Serve(a)), .. }) => &a.program,
+            Command::Bench(BenchArgs { what: Some(BenchCommand::Stage0(a)), .. }) => &a.program,
             Command::Bench(a) => &a.program,
             Command::Config(a) => &a.program,
+            Command::Doctor(a) => &a.program,
             Command::Ducks(DucksArgs { what: Some(DucksCommand::Adopt(a)), .. }) => &a.program,
             Command::Ducks(DucksArgs {
                 what: Some(DucksCommand::Reset(a) | DucksCommand::Off(a) | DucksCommand::Wake(a)),
@@ -785,9 +917,12 @@ impl Command {
             }) => &a.program,
             Command::Ducks(a) => &a.program,
             Command::Pond(PondArgs { what: PondCommand::Check(a) }) => &a.program,
+            Command::Pond(PondArgs { what: PondCommand::Switch(a) }) => &a.program,
             Command::Key(KeyArgs { what: KeyCommand::New(a) | KeyCommand::Public(a) }) => &a.program,
             Command::Sign(a) => &a.program,
             Command::Netboot(a) => &a.program,
+            Command::HostSetup(a) => &a.program,
+            Command::Provenance(a) => &a.program,
             Command::Serve(a) => &a.program,
         }
     }

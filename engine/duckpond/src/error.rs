@@ -195,6 +195,20 @@ pub enum Error {
         /// Tokens of the server's.
         server: usize,
     },
+    /// Ports that this program cannot drive.
+    #[error(
+        "this engine is built without DPDK, which the pond's {ports} need: give these cards back to the kernel and write link = \"eth:INTERFACE\" for them"
+    )]
+    NoDpdk {
+        /// Their names and links.
+        ports: String,
+    },
+    /// A machine that lacks what a pond needs, which was listed.
+    #[error("{} on this machine: do what the lines say", missing_text(*missing))]
+    HostSetup {
+        /// How much.
+        missing: usize,
+    },
     /// Standard output.
     #[error("cannot write to standard output")]
     Output(#[source] io::Error),
@@ -241,6 +255,10 @@ fn limit_text(limit: usize, model_limit: usize) -> String {
 
 fn raise_text(limit: usize, model_limit: usize) -> String {
     if limit < model_limit { format!(" or raise --max-len (the model allows {model_limit})") } else { String::new() }
+}
+
+fn missing_text(missing: usize) -> String {
+    if missing == 1 { "1 needed thing is missing".to_owned() } else { format!("{missing} needed things are missing") }
 }
 
 impl Error {

@@ -11,10 +11,12 @@ pub mod bench;
 mod chat;
 pub mod cli;
 mod convert;
+mod doctor;
 mod ducks;
 pub mod error;
 pub mod format;
 mod generate;
+mod host_setup;
 mod inspect;
 mod key;
 mod limited;
@@ -24,8 +26,10 @@ mod model_folder;
 pub mod netboot;
 mod output;
 mod pond_check;
+mod pond_switch;
 mod progress;
 pub mod prompt;
+mod provenance;
 mod remote;
 mod serve;
 pub mod settings;
@@ -96,13 +100,18 @@ fn execute(command: &Command) -> Result<(), Error> {
             bench::kernels::run(args, &settings)
         }
         Command::Bench(BenchArgs { what: Some(BenchCommand::Serve(args)), .. }) => bench::serving::run(args, &settings),
+        Command::Bench(BenchArgs { what: Some(BenchCommand::Stage0(args)), .. }) => bench::stage0::run(args, &settings),
+        Command::Doctor(_) => doctor::run(&settings),
         Command::Bench(args) => bench::run(args, &settings),
         Command::Config(_) => output::print(&settings::show(&merged)).map_err(Error::Output),
         Command::Ducks(args) => ducks::run(args, settings.pond.as_deref()),
         Command::Pond(PondArgs { what: PondCommand::Check(args) }) => pond_check::run(&args.file),
+        Command::Pond(PondArgs { what: PondCommand::Switch(args) }) => pond_switch::run(args),
         Command::Key(args) => key::run(&args.what),
         Command::Sign(args) => sign::run(args),
         Command::Netboot(args) => netboot::run(args, settings.pond.as_deref()),
+        Command::HostSetup(args) => host_setup::run(args, &settings),
+        Command::Provenance(args) => provenance::run(args, settings.pond.as_deref()),
         Command::Serve(args) => serve::run(args, &settings),
     }
 }

@@ -9,11 +9,20 @@ use std::path::Path;
 /// # Errors
 /// Also for another kind of file, a longer one, and bytes that are no UTF-8.
 pub fn read_text(path: &Path, limit: u64) -> io::Result<String> {
+    let not_text = |_| io::Error::new(ErrorKind::InvalidData, "stream did not contain valid UTF-8");
+    String::from_utf8(read_bytes(path, limit)?).map_err(not_text)
+}
+
+/// The bytes of such a file.
+///
+/// # Errors
+/// As [`read_text`], but for what is in it.
+pub fn read_bytes(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     check_regular(path, limit)?;
-    let mut text = String::new();
-    let read = File::open(path)?.take(limit + 1).read_to_string(&mut text)?;
+    let mut bytes = Vec::new();
+    let read = File::open(path)?.take(limit + 1).read_to_end(&mut bytes)?;
     // It may have grown.
-    if read as u64 > limit { Err(too_long(limit)) } else { Ok(text) }
+    if read as u64 > limit { Err(too_long(limit)) } else { Ok(bytes) }
 }
 
 /// Refuses what is no regular file, or one of more than `limit` bytes.

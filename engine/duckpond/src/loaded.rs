@@ -2,12 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use decode::{Engine, EngineOptions};
+use decode::{Engine, EngineOptions, Stage0};
 use kernels::tree::Shape;
 use model::program::{Dims, Model};
 use model::tokenizer::Tokenizer;
 
 use crate::error::Error;
+use crate::provenance::Provenance;
 use crate::settings::{self, Settings};
 use crate::{ducks, model_folder, progress};
 
@@ -34,6 +35,9 @@ impl Opened {
     /// # Errors
     /// No model, a faulty one, or settings that it does not allow.
     pub fn open(settings: &Settings) -> Result<Opened, Error> {
+        if let Some(file) = &settings.pond {
+            check_links(&pond::Pond::load(file)?)?;
+        }
         // A pond's description may name its model; what the settings say comes first.
         let of_pond = match (&settings.model, &settings.pond) {
             (None, Some(file)) => pond::Pond::load(file)?.model_folder(),
@@ -106,12 +110,14 @@ impl Opened {
         progress: &(dyn Fn(f32) + Sync),
         url: Option<&str>,
     ) -> Result<Engine, Error> {
+        let stage0 = stage0(settings.stage0);
         let options = EngineOptions {
             ducks: settings.ducks,
             threads: settings.threads,
-            numerics: numerics(settings.numerics),
+            numerics: numerics(settings.numerics, stage0),
             chunk: settings.chunk,
             max_len: self.max_len,
+            stage0,
         };
         let Some(file) = &settings.pond else {
             return progress::spinner("preparing the ducks", || {
@@ -120,6 +126,7 @@ impl Opened {
             });
         };
         let (description, key) = ducks::read(file)?;
+        Provenance::of(Path::new("/"), Some(&description)).log();
         description.check_model(shape(&self.model.dims).units().unwrap_or(0)).map_err(|error| error.in_file(file))?;
         // Packing reads memory, loading goes over a network.
         self.pack(&|part| progress(PACKING * part))?;
@@ -161,6 +168,16 @@ pub fn check_bytes(tokenizer: &Tokenizer, bytes: usize, max_len: usize, max_posi
     Ok(())
 }
 
+/// Refuses a pond with ports that this program cannot drive.
+///
+/// # Errors
+/// [`Error::NoDpdk`].
+fn check_links(description: &pond::Pond) -> Result<(), Error> {
+    let ports = description.ports.iter().filter(|port| port.link.kind() == pond::LinkKind::Dpdk);
+    let ports: Vec<String> = ports.map(|port| format!("{} ({})", port.name, port.link)).collect();
+    if ports.is_empty() { Ok(()) } else { Err(Error::NoDpdk { ports: ports.join(", ") }) }
+}
+
 /// The tree of one layer's units.
 pub fn shape(dims: &Dims) -> Shape {
     let narrow = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
@@ -192,9 +209,21 @@ pub fn max_len(model_limit: usize, wanted: usize) -> Result<usize, Error> {
 }
 
 /// The setting in the engine's own words.
-pub fn numerics(setting: settings::Numerics) -> model::Numerics {
+pub fn numerics(setting: settings::Numerics, stage0: Stage0) -> model::Numerics {
     match setting {
+        settings::Numerics::Auto if stage0.tries_gpu() => model::Numerics::Bf16,
+        settings::Numerics::Auto => model::Numerics::Exact,
         settings::Numerics::Exact => model::Numerics::Exact,
         settings::Numerics::Bf16 => model::Numerics::Bf16,
+        settings::Numerics::Fp8 => model::Numerics::Fp8,
+    }
+}
+
+/// The setting in the engine's own words.
+pub fn stage0(setting: settings::Stage0) -> Stage0 {
+    match setting {
+        settings::Stage0::Auto => Stage0::Auto,
+        settings::Stage0::Cpu => Stage0::Cpu,
+        settings::Stage0::Cuda => Stage0::Cuda,
     }
 }

@@ -214,6 +214,7 @@ impl Incoming {
             ttft: time("ttft_ms", self.stats.ttft),
             drafts: accepted + count("/completion_tokens_details/rejected_prediction_tokens"),
             accepted,
+            ..Stats::default()
         };
     }
 }

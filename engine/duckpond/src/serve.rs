@@ -14,14 +14,16 @@ use model::sampling::SamplingParams;
 use server::api::generation::Defaults;
 use server::api::{Guard, Limits};
 use server::backend::{Backend, Event, Failure, Finish, Job, ModelInfo, Outcome, PondSource, Stats, Token};
-use server::pond::{Duck, PondStatus, Port};
+use server::pond::{Build, Duck, PondStatus, Port};
 use server::serve::{Options, Server};
 
 use crate::cli::ServeArgs;
 use crate::error::Error;
 use crate::loaded::Opened;
 use crate::output::say;
-use crate::settings::{Numerics, Settings};
+use crate::provenance::Provenance;
+use crate::settings::Settings;
+use model::Numerics;
 
 /// Runs the command.
 ///
@@ -32,10 +34,12 @@ pub fn run(args: &ServeArgs, settings: &Settings) -> Result<(), Error> {
     let tokenizer = Arc::new(opened.tokenizer()?);
     let model = model_info(args.served_name.as_deref(), settings, &opened);
     let for_engine = settings.clone();
+    let pond = settings.pond.as_deref().map(pond::Pond::load).transpose()?;
+    let build = Provenance::of(Path::new("/"), pond.as_ref()).build();
     let server = Server::start(options(args, settings, model, tokenizer), move |loading, url| {
         let progress = |part| loading.at(part);
         let engine = opened.engine_of_server(&for_engine, &progress, Some(url)).map_err(|error| error.line())?;
-        Ok(EngineBackend::new(engine))
+        Ok(EngineBackend::new(engine).with_build(build))
     })?;
     let url = server.url().to_owned();
     say(format_args!("listening on {url}"));
@@ -47,9 +51,10 @@ pub fn run(args: &ServeArgs, settings: &Settings) -> Result<(), Error> {
 pub(crate) fn model_info(name: Option<&str>, settings: &Settings, opened: &Opened) -> ModelInfo {
     let folder = &opened.folder;
     let own = || folder.file_name().map_or_else(|| "model".to_owned(), |name| name.to_string_lossy().into_owned());
-    let rounding = match settings.numerics {
+    let rounding = match crate::loaded::numerics(settings.numerics, crate::loaded::stage0(settings.stage0)) {
         Numerics::Exact => "exact",
         Numerics::Bf16 => "bf16",
+        Numerics::Fp8 => "fp8",
     };
     let ducks = match (&settings.pond, settings.ducks) {
         (Some(file), _) => format!("the ducks of {}", file.file_name().unwrap_or(file.as_os_str()).display()),
@@ -115,6 +120,7 @@ pub(crate) struct EngineBackend {
     /// For whoever goes past the server.
     pub(crate) engine: Engine,
     ducks: Ducks,
+    build: Option<Build>,
 }
 
 /// Where the ducks' state is read.
@@ -136,11 +142,14 @@ impl PondSource for LastSeen {
 }
 
 /// A flock behind links.
-struct Remote(PondHandle);
+struct Remote {
+    pond: PondHandle,
+    build: Option<Build>,
+}
 
 impl PondSource for Remote {
     fn status(&self) -> PondStatus {
-        let flock::remote::PondStatus { ducks, take_overs, .. } = self.0.status();
+        let flock::remote::PondStatus { ducks, take_overs, .. } = self.pond.status();
         let mut ports: Vec<Port> = Vec::new();
         for duck in &ducks {
             let at = ports.iter().position(|port| port.name == duck.port).unwrap_or_else(|| {
@@ -156,7 +165,7 @@ impl PondSource for Remote {
             port.retries += duck.retries;
             port.losses += duck.losses;
         }
-        PondStatus { ports, ducks: ducks.into_iter().map(duck).collect(), take_overs }
+        PondStatus { build: self.build.clone(), ports, ducks: ducks.into_iter().map(duck).collect(), take_overs }
     }
 }
 
@@ -182,12 +191,23 @@ fn duck(duck: flock::remote::DuckStatus) -> Duck {
 impl EngineBackend {
     pub(crate) fn new(mut engine: Engine) -> EngineBackend {
         let ducks = match engine.flock().as_remote() {
-            Some(remote) => Ducks::There(Arc::new(Remote(remote.handle()))),
+            Some(remote) => Ducks::There(Arc::new(Remote { pond: remote.handle(), build: None })),
             None => Ducks::Here { seen: Arc::default(), before: Vec::new() },
         };
-        let mut backend = EngineBackend { engine, ducks };
+        let mut backend = EngineBackend { engine, ducks, build: None };
         backend.look();
         backend
+    }
+
+    /// Tells what computes, beside the ducks.
+    fn with_build(mut self, build: Build) -> EngineBackend {
+        self.build = Some(build);
+        if let Ducks::There(remote) = &mut self.ducks {
+            let pond = remote.pond.clone();
+            *remote = Arc::new(Remote { pond, build: self.build.clone() });
+        }
+        self.look();
+        self
     }
 
     /// Looks at the ducks in this process.
@@ -210,7 +230,7 @@ impl EngineBackend {
                 ..Duck::default()
             }
         });
-        let status = PondStatus { ducks: ducks.collect(), ..PondStatus::default() };
+        let status = PondStatus { build: self.build.clone(), ducks: ducks.collect(), ..PondStatus::default() };
         *seen.0.lock().unwrap_or_else(PoisonError::into_inner) = status;
         *before = stats;
     }

@@ -69,7 +69,10 @@ fn command_lines_that_make_no_sense() {
             &["generate", "--raw", "--think", "x"],
             "the argument '--raw' cannot be used with '--think'; see duckpond --help",
         ),
-        (&["generate", "--numerics", "fp4", "x"], "numerics is \"fp4\" (from --numerics), expected exact or bf16"),
+        (
+            &["generate", "--numerics", "fp4", "x"],
+            "numerics is \"fp4\" (from --numerics), expected auto, exact, bf16 or fp8",
+        ),
         (
             &["bench", "--active-bytes", "much", "--synthetic"],
             "invalid value 'much' for '--active-bytes <SIZE>': unknown unit \"much\"; use kB, MB, GB, KiB, MiB or GiB; \

@@ -66,7 +66,7 @@ fn files_that_cannot_be_used() {
     let ran = scratch.run(&["config", "--config", "nowhere.toml"]);
     ran.refused(2, "cannot read the configuration file nowhere.toml: No such file or directory (os error 2)");
     scratch.write("duckpond.toml", "ducks = 2\nduks = 3");
-    let known = "model, pond, ducks, threads, numerics, max_len, chunk, max_tokens, temperature, top_k, top_p, min_p, \
+    let known = "model, pond, ducks, threads, numerics, stage0, max_len, chunk, max_tokens, temperature, top_k, top_p, min_p, \
                  repetition_penalty, seed, stop, mtp, system, think, log";
     scratch.run(&["config"]).refused(2, &format!("duckpond.toml: unknown key duks; known are {known}"));
     scratch.write("duckpond.toml", "ducks = 2\nchunk = \"a");

@@ -11,7 +11,10 @@ fn killed(arguments: &[&str], name: &str, delay: Duration) -> (Vec<String>, Stri
     let scratch = Scratch::new();
     let temporary = scratch.path("temporary");
     std::fs::create_dir(&temporary).expect("below the scratch folder");
-    let mut command = scratch.command(arguments);
+    // Whoever runs the tests may have hang-ups ignored, which programs inherit.
+    let mut whole = vec!["--default-signal=HUP", env!("CARGO_BIN_EXE_duckpond")];
+    whole.extend(arguments);
+    let mut command = scratch.command_of(std::path::Path::new("/usr/bin/env"), &whole);
     if arguments.contains(&"--synthetic") {
         command.env_remove("DUCKPOND_MODEL");
     }

@@ -113,7 +113,8 @@ impl Experts {
     pub fn mode(&self) -> kernels::Mode {
         match self.numerics {
             Numerics::Exact => kernels::Mode::Exact,
-            Numerics::Bf16 => kernels::Mode::Bf16,
+            // What ducks multiply has been quantised by stage 0 in mode fp8, and is exact in bf16.
+            Numerics::Bf16 | Numerics::Fp8 => kernels::Mode::Bf16,
         }
     }
 }

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use model::sampling::SamplingError;
 
+use crate::cuda::CudaError;
 use crate::stage::{PassId, SequenceId};
 
 /// Why stage 0 refused or failed.
@@ -116,6 +117,9 @@ pub enum StageError {
         /// The lane.
         lane: usize,
     },
+    /// The GPU cannot be used, or failed.
+    #[error(transparent)]
+    Device(#[from] CudaError),
     /// Logits from which no token can be chosen.
     #[error("choosing a token")]
     Sampling(#[from] SamplingError),

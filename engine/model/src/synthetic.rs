@@ -6,7 +6,7 @@
 //! function of (dimensions, seed, shard size) alone.
 
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{Seek, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -211,6 +211,21 @@ pub enum SyntheticError {
 /// # Errors
 /// For sizes that [`Config`] refuses, a folder that is not empty, or when writing fails; what was written stays.
 pub fn write(options: &Options<'_>) -> Result<u64, SyntheticError> {
+    write_with(options, write_shard)
+}
+
+/// As [`write`], but all tensors apart from scales are holes that read as zeros and take no room on the disk: for whoever needs a model's shapes
+/// and makes its weights elsewhere.
+///
+/// # Errors
+/// As [`write`].
+pub fn write_hollow(options: &Options<'_>) -> Result<u64, SyntheticError> {
+    write_with(options, hollow_shard)
+}
+
+type WriteShard = fn(&Path, &[Item]) -> std::io::Result<()>;
+
+fn write_with(options: &Options<'_>, write_shard: WriteShard) -> Result<u64, SyntheticError> {
     let config_json = options.dims.config_json();
     let config = Config::from_json(&config_json)?;
     let folder = options.folder;
@@ -218,7 +233,7 @@ pub fn write(options: &Options<'_>) -> Result<u64, SyntheticError> {
     let shards = split(items(&specs(&config), options), options.shard_bytes);
     let total = shards.iter().flatten().map(|item| item.bytes() as u64).sum();
     let names = shard_names(shards.len());
-    write_shards(folder, &names, &shards)?;
+    write_shards(folder, &names, &shards, write_shard)?;
     if names.len() > 1 {
         write_json(&folder.join(INDEX_FILE), &index_json(&names, &shards, total))?;
     }
@@ -332,7 +347,12 @@ fn split(items: Vec<Item>, shard_bytes: u64) -> Vec<Vec<Item>> {
     shards
 }
 
-fn write_shards(folder: &Path, names: &[String], shards: &[Vec<Item>]) -> Result<(), SyntheticError> {
+fn write_shards(
+    folder: &Path,
+    names: &[String],
+    shards: &[Vec<Item>],
+    write_shard: WriteShard,
+) -> Result<(), SyntheticError> {
     let next = AtomicUsize::new(0);
     let worker = || {
         while let Some((name, shard)) = {
@@ -352,6 +372,15 @@ fn write_shards(folder: &Path, names: &[String], shards: &[Vec<Item>]) -> Result
 }
 
 fn write_shard(path: &Path, items: &[Item]) -> std::io::Result<()> {
+    write_items(path, items, |_| true)
+}
+
+/// Scales are real, since whoever opens a checkpoint looks at them.
+fn hollow_shard(path: &Path, items: &[Item]) -> std::io::Result<()> {
+    write_items(path, items, |item| matches!(item.fill, Fill::Scales { .. }))
+}
+
+fn write_items(path: &Path, items: &[Item], real: impl Fn(&Item) -> bool) -> std::io::Result<()> {
     let mut file = File::create_new(path)?;
     let header = header(items)?;
     file.write_all(&(header.len() as u64).to_le_bytes())?;
@@ -360,6 +389,10 @@ fn write_shard(path: &Path, items: &[Item]) -> std::io::Result<()> {
     for item in items {
         let mut random = Random(item.seed);
         let mut left = item.bytes();
+        if !real(item) {
+            file.seek_relative(i64::try_from(left).map_err(std::io::Error::other)?)?;
+            left = 0;
+        }
         while left > 0 {
             let chunk = &mut buffer[..left.min(BUFFER_BYTES)];
             fill(item, &mut random, chunk);
@@ -367,7 +400,9 @@ fn write_shard(path: &Path, items: &[Item]) -> std::io::Result<()> {
             left -= chunk.len();
         }
     }
-    Ok(())
+    // A hole at the end counts, too.
+    let end = file.stream_position()?;
+    file.set_len(end)
 }
 
 /// Fits a second-level cache, so that values go to the page cache without a detour through memory.

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use wire::key::{Key, PublicKey};
 
-use crate::hex;
+use crate::{NarHash, hex};
 
 /// What a secret key's line begins with.
 const HEADER: &str = "duckpond-secret-key-1";
@@ -67,6 +67,21 @@ pub enum KeyError {
     Unsigned {
         /// The signature's file.
         path: PathBuf,
+    },
+    /// A program that is not the one of the description.
+    #[error(
+        "{} has the NAR hash {found}, expected {expected} by the pond's {field}: use the program that belongs to this description, or write its own hash there if this one is meant",
+        path.display()
+    )]
+    OtherProgram {
+        /// The program.
+        path: PathBuf,
+        /// The field with its hash.
+        field: &'static str,
+        /// By the description.
+        expected: NarHash,
+        /// Of the file.
+        found: NarHash,
     },
     /// The secret key is another one than the description says.
     #[error("{} holds the secret of public key {found}, expected that of {expected} by the pond's public_key", path.display())]

@@ -13,6 +13,7 @@ mod check;
 mod error;
 pub mod hex;
 pub mod key;
+mod nar;
 mod read;
 pub mod signature;
 mod value;
@@ -25,6 +26,7 @@ use wire::key::{Key, PublicKey};
 
 pub use error::{PondError, Problem};
 pub use key::KeyError;
+pub use nar::NarHash;
 pub use value::{FormError, Link, LinkKind, Mac, PciAddress, Size, Subnet, VfioId};
 
 /// Longest name of a duck or port: what an announcement has room for.
@@ -47,6 +49,12 @@ pub struct Pond {
     /// The kernels' program, for ducks without an operating system; its signature lies beside it. Relative to the description's folder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernels: Option<PathBuf>,
+    /// The NAR hash of that file, `sha256-…` as `nix hash path` prints it; no other is sent to ducks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kernels_hash: Option<NarHash>,
+    /// The NAR hash of the firmware's ELF; `duckpond netboot` makes images of no other.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nest_hash: Option<NarHash>,
     /// The folder that `duckpond netboot` has filled, out of which ducks boot that are behind ports with a subnet. Relative to the
     /// description's folder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -180,6 +188,8 @@ impl Pond {
             model: None,
             key: None,
             kernels: None,
+            kernels_hash: None,
+            nest_hash: None,
             netboot: None,
             public_key: None,
             isolated: None,
@@ -226,13 +236,32 @@ impl Pond {
         }
     }
 
+    /// The file of the kernels' program.
+    pub fn kernels_file(&self) -> Option<PathBuf> {
+        self.kernels.as_ref().map(|path| self.folder.join(path))
+    }
+
     /// The kernels' program and its signature, `None` where the description names no file.
     ///
     /// # Errors
-    /// Files that cannot be read, and a signature that is not `key`'s or not of this program.
+    /// Files that cannot be read; a program that is not the one of [`Pond::kernels_hash`]; a signature that is not `key`'s or not of this
+    /// program.
     pub fn program(&self, key: &PublicKey) -> Result<Option<signature::Signed>, KeyError> {
-        let Some(path) = self.kernels.as_ref().map(|path| self.folder.join(path)) else { return Ok(None) };
-        signature::program(&path, key).map(Some)
+        let Some(path) = self.kernels_file() else { return Ok(None) };
+        let program = signature::Program::read(&path)?;
+        check_hash(&path, "kernels_hash", self.kernels_hash, program.hash())?;
+        program.signed_by(key).map(Some)
+    }
+
+    /// Whether the firmware's ELF in a file is the one of [`Pond::nest_hash`].
+    ///
+    /// # Errors
+    /// A file that cannot be read, or another one.
+    pub fn check_nest(&self, file: &Path) -> Result<(), KeyError> {
+        if self.nest_hash.is_none() {
+            return Ok(());
+        }
+        check_hash(file, "nest_hash", self.nest_hash, signature::Program::read(file)?.hash())
     }
 
     /// The port of that name.
@@ -250,6 +279,15 @@ impl Pond {
     pub fn find(&self, id: &[u8; MAX_NAME], mac: Mac) -> Option<&Duck> {
         let named = self.ducks.iter().find(|duck| duck.id() == *id);
         named.or_else(|| self.ducks.iter().find(|duck| duck.mac == Some(mac)))
+    }
+}
+
+fn check_hash(file: &Path, field: &'static str, expected: Option<NarHash>, found: NarHash) -> Result<(), KeyError> {
+    match expected {
+        Some(expected) if expected != found => {
+            Err(KeyError::OtherProgram { path: file.into(), field, expected, found })
+        }
+        _ => Ok(()),
     }
 }
 

@@ -1,13 +1,16 @@
 //! Texts to descriptions and back. Both languages become the same tree of values first, so that a mistake has the same field in either.
 
+mod distinct;
+
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
 use figment::error::Kind;
-use figment::value::Value;
+use figment::value::{Dict, Value};
 use serde::Deserialize;
 
+use self::distinct::Distinct;
 use crate::error::one_line;
 use crate::{Pond, PondError, Problem};
 
@@ -70,7 +73,7 @@ impl Pond {
             let line = lines_before(text.as_bytes(), error.span().map_or(0, |span| span.start));
             syntax("TOML", line, error.message())
         })?;
-        from_value(&Value::serialize(table).expect("TOML knows no values that figment does not"))
+        from_value(Value::serialize(table).expect("TOML knows no values that figment does not"))
     }
 
     /// A description made by Nix; not yet [checked](Pond::check).
@@ -84,10 +87,9 @@ impl Pond {
             syntax("JSON", error.line(), reason)
         };
         let object: serde_json::Value = serde_json::from_str(text).map_err(reason)?;
-        let pond = from_value(&Value::serialize(object).expect("JSON knows no values that figment does not"))?;
         // A tree keeps the last of two fields of one name; this does not.
-        serde_json::from_str::<Pond>(text).map_err(reason)?;
-        Ok(pond)
+        serde_json::from_str::<Distinct>(text).map_err(reason)?;
+        from_value(Value::serialize(object).expect("JSON knows no values that figment does not"))
     }
 
     /// The description as TOML. Reading it gives the same description; comments of a text that it was read from are lost.
@@ -120,8 +122,42 @@ fn syntax(language: &'static str, line: usize, reason: &str) -> PondError {
     PondError::new("", Problem::Syntax { line, language, reason })
 }
 
-fn from_value(value: &Value) -> Result<Pond, PondError> {
-    Pond::deserialize(value).map_err(|error: figment::Error| {
+/// Has every table be one, where the types would take a list of its values too, and takes out nulls of the fields whose types have none: null
+/// and absent are the same.
+fn prepare(description: &mut Dict) -> Result<(), PondError> {
+    if let Some(pages) = description.get_mut("huge_pages").filter(|pages| !is_null(pages)) {
+        table("huge_pages", pages)?;
+    }
+    for name in ["ports", "ducks"] {
+        let Some(Value::Array(_, rows)) = description.get_mut(name) else { continue };
+        for (number, row) in rows.iter_mut().enumerate() {
+            let row = table(&format!("{name}[{number}]"), row)?;
+            if name == "ducks" {
+                row.retain(|name, value| name != "link" || !is_null(value));
+            }
+        }
+    }
+    description.retain(|name, value| !["vfio_ids", "ducks"].contains(&name.as_str()) || !is_null(value));
+    Ok(())
+}
+
+fn is_null(value: &Value) -> bool {
+    matches!(value, Value::Empty(..))
+}
+
+fn table<'v>(field: &str, value: &'v mut Value) -> Result<&'v mut Dict, PondError> {
+    let found = value.to_actual();
+    match value {
+        Value::Dict(_, table) => Ok(table),
+        _ => Err(PondError::new(field, Problem::Form(one_line(&format!("found {found}, expected a table"))))),
+    }
+}
+
+fn from_value(mut value: Value) -> Result<Pond, PondError> {
+    if let Value::Dict(_, description) = &mut value {
+        prepare(description)?;
+    }
+    Pond::deserialize(&value).map_err(|error: figment::Error| {
         let mut path = error.path.clone();
         let problem = match error.kind {
             // Its name is in the path already.

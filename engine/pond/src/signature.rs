@@ -3,12 +3,13 @@
 
 use std::ffi::OsString;
 use std::fs::{File, Permissions};
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use wire::key::{Domain, Key, PublicKey};
 
+use crate::NarHash;
 use crate::hex;
 use crate::key::{KeyError, folder_of, form, line, read, sync_folder};
 
@@ -19,18 +20,22 @@ pub fn path_of(file: &Path) -> PathBuf {
     name.into()
 }
 
+/// Other kinds of files may have no end, or never begin.
+fn open_regular(file: &Path) -> io::Result<File> {
+    if !std::fs::metadata(file)?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
+    }
+    File::open(file)
+}
+
 /// What is signed of a file: its blake3 digest.
 ///
 /// # Errors
 /// [`KeyError::Read`].
 pub fn digest_of(file: &Path) -> Result<[u8; 32], KeyError> {
     let read = || {
-        // Others may have no end, or never begin.
-        if !std::fs::metadata(file)?.is_file() {
-            return Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, "it is not a regular file"));
-        }
         let mut hasher = blake3::Hasher::new();
-        std::io::copy(&mut File::open(file)?, &mut hasher)?;
+        io::copy(&mut open_regular(file)?, &mut hasher)?;
         Ok(*hasher.finalize().as_bytes())
     };
     read().map_err(|source| KeyError::Read { path: file.into(), source })
@@ -78,34 +83,65 @@ pub fn verify(file: &Path, key: &PublicKey) -> Result<bool, KeyError> {
 
 /// Largest program that is read; ducks take less.
 const LARGEST: u64 = 64 << 20;
+/// The owner may run the file: what a NAR keeps of its permissions.
+const EXECUTABLE: u32 = 0o100;
 
 /// A program's bytes and its signature.
 pub type Signed = (Vec<u8>, [u8; 64]);
 
-/// A program's bytes and the signature beside it, which is this key's.
-///
-/// # Errors
-/// [`KeyError::Read`], [`KeyError::Form`]; [`KeyError::Unsigned`] if the signature is not of this program by this key.
-pub fn program(file: &Path, key: &PublicKey) -> Result<Signed, KeyError> {
-    let read = || {
-        if !std::fs::metadata(file)?.is_file() {
-            return Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, "it is not a regular file"));
+/// A program as it was read, once: what is hashed is what is signed and sent.
+pub struct Program {
+    path: PathBuf,
+    bytes: Vec<u8>,
+    hash: NarHash,
+}
+
+impl Program {
+    /// Reads a program; whether it is signed is another question.
+    ///
+    /// # Errors
+    /// [`KeyError::Read`], also for a file that is too large for any program.
+    pub fn read(file: &Path) -> Result<Program, KeyError> {
+        let read = || {
+            let opened = open_regular(file)?;
+            let executable = opened.metadata()?.permissions().mode() & EXECUTABLE != 0;
+            let mut bytes = Vec::new();
+            opened.take(LARGEST + 1).read_to_end(&mut bytes)?;
+            if bytes.len() as u64 > LARGEST {
+                let reason = format!("it has more than {LARGEST} bytes, which no program has");
+                return Err(io::Error::new(io::ErrorKind::InvalidData, reason));
+            }
+            let hash = NarHash::of_file(&bytes, executable);
+            Ok(Program { path: file.into(), bytes, hash })
+        };
+        read().map_err(|source| KeyError::Read { path: file.into(), source })
+    }
+
+    /// The NAR hash of its file.
+    pub fn hash(&self) -> NarHash {
+        self.hash
+    }
+
+    /// The bytes and the signature beside the file, which is this key's.
+    ///
+    /// # Errors
+    /// [`KeyError::Read`], [`KeyError::Form`]; [`KeyError::Unsigned`] if the signature is not of this program by this key.
+    pub fn signed_by(self, key: &PublicKey) -> Result<Signed, KeyError> {
+        let signature = load(&self.path)?;
+        match key.verify(Domain::Program, blake3::hash(&self.bytes).as_bytes(), &signature) {
+            true => Ok((self.bytes, signature)),
+            false => Err(KeyError::Unsigned { path: path_of(&self.path) }),
         }
-        let mut bytes = Vec::new();
-        File::open(file)?.take(LARGEST).read_to_end(&mut bytes)?;
-        Ok(bytes)
-    };
-    let bytes = read().map_err(|source| KeyError::Read { path: file.into(), source })?;
-    let signature = load(file)?;
-    match key.verify(Domain::Program, blake3::hash(&bytes).as_bytes(), &signature) {
-        true => Ok((bytes, signature)),
-        false => Err(KeyError::Unsigned { path: path_of(file) }),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn program(file: &Path, key: &PublicKey) -> Result<Signed, KeyError> {
+        Program::read(file)?.signed_by(key)
+    }
 
     #[test]
     fn only_a_program_that_is_as_it_was_signed_is_given_out() {

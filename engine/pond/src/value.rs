@@ -320,7 +320,8 @@ impl FromStr for Size {
         let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
         let (number, unit) = text.split_at(digits);
         let number: u64 = number.parse().map_err(|_| form())?;
-        let factor = match (unit.trim_start(), UNITS.iter().find(|(name, _)| *name == unit.trim_start())) {
+        let unit = unit.trim_start_matches(' ');
+        let factor = match (unit, UNITS.iter().find(|(name, _)| *name == unit)) {
             (_, Some((_, power))) => 1u64 << power,
             ("" | "B", None) => 1,
             _ => return Err(form()),

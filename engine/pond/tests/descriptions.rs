@@ -72,6 +72,9 @@ fn a_message_has_both_values_and_the_other_field() {
         ("duck-without-port.toml", "ducks[2].port: is missing"),
         ("mac-a-list.json", "ducks[0].mac: invalid type: found sequence, expected a string"),
         ("address-no-address.toml", "ducks[0].address: \"10.21.1\" is not an IPv4 address such as 10.21.1.11"),
+        ("huge-pages-a-list.json", "huge_pages: found sequence, expected a table"),
+        ("port-a-text.json", "ports[0]: found string \"udp:127.0.0.1:7000\", expected a table"),
+        ("mac-twice-in-other-letters.toml", "ducks[1].mac: 02:00:00:00:ab:01 is already ducks[0].mac"),
     ];
     for (file, line) in cases {
         assert_eq!(error(file), line, "{file}");
@@ -84,6 +87,7 @@ fn a_text_that_is_no_description_is_refused_with_its_line() {
         ("name = \"a\"\nports = [\n", "TOML"),
         ("{ \"name\": \"a\",\n  \"ports\": [,] }", "JSON"),
         ("{ \"name\": \"a\", \"ports\": [],\n \"name\": \"b\" }", "JSON"),
+        ("{ \"ducks\": [{ \"name\": \"a\",\n \"port\": \"p\", \"name\": \"b\" }] }", "JSON"),
         ("name = \"a\"\nname = \"b\"", "TOML"),
     ];
     for (text, expected) in cases {
@@ -118,6 +122,24 @@ fn nix_and_hand_say_the_same() {
     assert_eq!(port.pci_address().map(|pci| pci.to_string()).as_deref(), Some("0000:01:00.3"));
     assert_eq!(port.host_address().map(|host| host.to_string()).as_deref(), Some("10.21.4.1"));
     assert_eq!(pond.ducks_of("port3").count(), 8);
+}
+
+#[test]
+fn null_and_absent_are_the_same() {
+    let text = fs::read_to_string(ponds().join("good/nulls.json")).expect("it ships with the code");
+    let nulls = Pond::from_json(&text).expect("good");
+    let mut object: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let strip = |value: &mut serde_json::Value| {
+        value.as_object_mut().expect("an object").retain(|_, field| !field.is_null());
+    };
+    strip(&mut object);
+    for list in ["ports", "ducks"] {
+        object[list].as_array_mut().expect("a list").iter_mut().for_each(strip);
+    }
+    assert!(!object.to_string().contains(":null"));
+    assert_eq!(Pond::from_json(&object.to_string()).expect("good"), nulls);
+    object["ducks"] = serde_json::Value::Null;
+    assert_eq!(Pond::from_json(&object.to_string()).expect("its form is good").ducks, []);
 }
 
 #[test]

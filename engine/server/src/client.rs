@@ -361,10 +361,17 @@ mod tests {
         let server = std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().expect("a client comes");
             stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a valid time");
+            // An answer before its question would be refused.
+            let mut question = Vec::new();
+            while !question.windows(4).any(|bytes| bytes == b"\r\n\r\n") {
+                let mut byte = [0];
+                stream.read_exact(&mut byte).expect("the request comes");
+                question.push(byte[0]);
+            }
             let event = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n9\r\ndata: 1\n\n\r\n";
             stream.write_all(event.as_bytes()).expect("it reads");
-            // The request, and then the end.
-            stream.read_to_end(&mut Vec::new()).map(|length| length > 0)
+            // What is left of the request, and then the end.
+            stream.read_to_end(&mut Vec::new()).map(|_| true)
         });
         let client = Client::new(&format!("http://{address}"), None, None).expect("good");
         client.stream("/", &Value::Null, |_| Wish::Stop, || Wish::GoOn).expect("an event came");

@@ -18,7 +18,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
 use crate::backend::Stats;
-use crate::pond::PondStatus;
+use crate::pond::{Build, PondStatus};
 use crate::scheduler::Load;
 
 type Decimal = Gauge<f64, AtomicU64>;
@@ -30,6 +30,15 @@ pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; cha
 struct Route {
     route: String,
     status: u16,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct BuildInfo {
+    version: String,
+    program: String,
+    system: String,
+    generation: String,
+    kernels_hash: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -88,6 +97,7 @@ impl Names {
 /// Everything that is measured.
 pub struct Metrics {
     names: Names,
+    build: Family<BuildInfo, Gauge>,
     requests: Family<Route, Counter>,
     answers: Family<Ended, Counter>,
     prompt_tokens: Counter,
@@ -157,6 +167,7 @@ impl Metrics {
     pub fn new() -> Metrics {
         let mut metrics = Metrics {
             names: Names { registry: Registry::with_prefix(PREFIX), heads: Vec::new() },
+            build: Family::default(),
             requests: Family::default(),
             answers: Family::default(),
             prompt_tokens: Counter::default(),
@@ -193,6 +204,7 @@ impl Metrics {
 
     fn register(&mut self) {
         let r = &mut self.names;
+        r.family("build_info", "1 for the program that computes, and where it came from", &self.build);
         r.family("http_requests", "HTTP requests answered, by route and status", &self.requests);
         r.family("answers", "Answers, by the way they ended", &self.answers);
         r.registry.register("prompt_tokens", "Prompt tokens", self.prompt_tokens.clone());
@@ -283,6 +295,11 @@ impl Metrics {
         self.waiting.set(load.waiting as i64);
         self.running.set(load.running as i64);
         self.ready.set(i64::from(load.ready));
+        self.build.clear();
+        if let Some(Build { version, program, system, generation, kernels_hash }) = pond.build.clone() {
+            let generation = generation.map(|number| number.to_string()).unwrap_or_default();
+            self.build.get_or_create(&BuildInfo { version, program, system, generation, kernels_hash }).set(1);
+        }
         self.take_overs.clear();
         set(&self.take_overs, &Vec::new(), pond.take_overs);
         self.ducks.set(pond);
@@ -368,7 +385,8 @@ mod tests {
         let load = Load { waiting: 3, running: 1, ready: true, ..Load::default() };
         let duck =
             Duck { name: "duck-01".into(), state: "ready".into(), step_us: 250.0, retries: 5, ..Duck::default() };
-        let pond = PondStatus { ducks: vec![duck], take_overs: 2, ..PondStatus::default() };
+        let build = Some(Build { version: "0.1.0".into(), generation: Some(42), ..Build::default() });
+        let pond = PondStatus { build, ducks: vec![duck], take_overs: 2, ..PondStatus::default() };
         // Twice: what others count must not be added up.
         metrics.text(&load, &pond);
         let page = metrics.text(&load, &pond);
@@ -384,6 +402,7 @@ mod tests {
             "duckpond_duck_step_seconds{duck=\"duck-01\",port=\"\"} 0.00025",
             "duckpond_time_to_first_token_seconds_bucket{le=\"0.005\"} 1",
             "duckpond_answers_total{reason=\"stop\"} 1",
+            "duckpond_build_info{version=\"0.1.0\",program=\"\",system=\"\",generation=\"42\",kernels_hash=\"\"} 1",
         ] {
             assert!(page.lines().any(|found| found == line), "{line} is not in\n{page}");
         }
@@ -412,7 +431,8 @@ mod tests {
         let empty = metrics.text(&Load::default(), &PondStatus::default());
         let port = crate::pond::Port { name: "a".into(), ..Default::default() };
         let duck = Duck { temperature: Some(40.0), ..Duck::default() };
-        let pond = PondStatus { ports: vec![port], ducks: vec![duck], take_overs: 0 };
+        let pond =
+            PondStatus { build: Some(Build::default()), ports: vec![port], ducks: vec![duck], ..PondStatus::default() };
         metrics.route("/health");
         let full = metrics.text(&Load::default(), &pond);
         let heads = |page: &str| -> Vec<String> {

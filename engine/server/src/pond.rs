@@ -5,12 +5,29 @@ use serde::Serialize;
 /// Ports and ducks at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct PondStatus {
+    /// What computes, once it does.
+    pub build: Option<Build>,
     /// The host's ports, each with a broadcast domain behind it; empty where all ducks are in the host's process.
     pub ports: Vec<Port>,
     /// The ducks, in the plan's order.
     pub ducks: Vec<Duck>,
     /// Steps that units were taken over from a duck.
     pub take_overs: u64,
+}
+
+/// What program computes, and where it came from. What is unknown, or does not exist on this system, is empty.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize)]
+pub struct Build {
+    /// Its version.
+    pub version: String,
+    /// Its store path where Nix built it, else its file.
+    pub program: String,
+    /// The store path of the NixOS system that is on.
+    pub system: String,
+    /// The number of that system's generation.
+    pub generation: Option<u64>,
+    /// The NAR hash of the program that ducks are sent.
+    pub kernels_hash: String,
 }
 
 /// A port of the host.

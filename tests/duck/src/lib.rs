@@ -295,6 +295,66 @@ pub fn key() -> Key {
     Key::from_seed([42; 32])
 }
 
+/// A host's end of a duck that is to have these slices' units, and `program` if it has no kernels of its own.
+pub fn peer(
+    now: u64,
+    id: [u8; 16],
+    model: &Arc<Model>,
+    slices: std::ops::Range<u16>,
+    program: Option<&[u8]>,
+    change: impl FnOnce(&mut host::Config),
+) -> Peer<HostMemory> {
+    let mut config = host::Config {
+        duck: id,
+        host: [1; 16],
+        key: key(),
+        epoch: 77,
+        tag: 1,
+        limits: model.limits,
+        kernels: wire::built_in_kernels(),
+        kernels_signature: [0; 64],
+        lease: 10_000,
+        max_frame: 1_500,
+        silent_after: 2_000_000,
+        load_rate: 0,
+        crc: wire::crc::native,
+    };
+    let mut list = model.list(slices);
+    if let Some(program) = program {
+        let digest = *blake3::hash(program).as_bytes();
+        list.extend(Entry { layer: PROGRAM_LAYER, node: 0, length: program.len() as u32, digest }.emit());
+        (config.kernels, config.kernels_signature) = (digest, key().sign(Domain::Program, &digest));
+    }
+    change(&mut config);
+    let program = program.unwrap_or_default().to_vec();
+    let memory = HostMemory { model: Arc::clone(model), list, program, steps: BTreeMap::new() };
+    Peer::new(now, config, memory).expect("sound limits")
+}
+
+/// Begins a step.
+pub fn begin(peer: &mut Peer<HostMemory>, now: u64, seq: u32, plan: u16, data: &StepData) {
+    let limits = *peer.limits();
+    let sums = vec![f32::NAN; data.nodes.len() * data.lanes * limits.hidden as usize];
+    peer.memory_mut().steps.insert(seq, (data.body(&limits), data.lanes, sums));
+    let request = StepRequest {
+        seq,
+        plan,
+        lanes: data.lanes as u16,
+        experts: &data.experts,
+        named: &data.named,
+        broadcast: false,
+        time_limit: data.time_limit,
+    };
+    peer.begin_step(now, request).expect("it may begin");
+}
+
+/// What has landed of a step are these very bits.
+pub fn assert_landed(peer: &Peer<HostMemory>, seq: u32, expected: &[f32]) {
+    let (_, _, found) = &peer.memory().steps[&seq];
+    let bits = |v: &[f32]| -> Vec<u32> { v.iter().map(|v| v.to_bits()).collect() };
+    assert_eq!(bits(found), bits(expected), "step {seq}");
+}
+
 /// A host of one duck.
 pub struct Host {
     link: Box<dyn Link>,
@@ -303,6 +363,8 @@ pub struct Host {
     origin: Instant,
     pub peer: Peer<HostMemory>,
     pub events: Vec<Event>,
+    /// Frames that were sent, where somebody wants them.
+    pub sent: Option<Vec<Vec<u8>>>,
     pub done: BTreeMap<u32, (Outcome, u64)>,
 }
 
@@ -320,39 +382,32 @@ impl Host {
         program: Option<&[u8]>,
         change: impl FnOnce(&mut host::Config),
     ) -> Host {
-        let mut config = host::Config {
-            duck: id,
-            host: [1; 16],
-            key: key(),
-            epoch: 77,
-            tag: 1,
-            limits: model.limits,
-            kernels: wire::built_in_kernels(),
-            kernels_signature: [0; 64],
-            lease: 10_000,
-            max_frame: link.mtu(),
-            silent_after: 2_000_000,
-            load_rate: 0,
-            crc: wire::crc::native,
-        };
-        let mut list = model.list(slices);
-        if let Some(program) = program {
-            let digest = *blake3::hash(program).as_bytes();
-            list.extend(Entry { layer: PROGRAM_LAYER, node: 0, length: program.len() as u32, digest }.emit());
-            (config.kernels, config.kernels_signature) = (digest, key().sign(Domain::Program, &digest));
-        }
-        change(&mut config);
-        let program = program.unwrap_or_default().to_vec();
-        let memory = HostMemory { model: Arc::clone(model), list, program, steps: BTreeMap::new() };
-        let peer = Peer::new(0, config, memory).expect("sound limits");
+        let peer = peer(0, id, model, slices, program, |config| {
+            config.max_frame = link.mtu();
+            change(config);
+        });
         let patience = Duration::from_secs(20);
-        Host { link, duck, patience, origin: Instant::now(), peer, events: Vec::new(), done: BTreeMap::new() }
+        Host {
+            link,
+            duck,
+            patience,
+            origin: Instant::now(),
+            peer,
+            events: Vec::new(),
+            sent: None,
+            done: BTreeMap::new(),
+        }
     }
 
     /// How long [`Host::until`] waits, for ducks that are slower than a thread.
     pub fn patient(mut self, patience: Duration) -> Host {
         self.patience = patience;
         self
+    }
+
+    /// The model whose units the duck has.
+    pub fn model(&self) -> &Arc<Model> {
+        &self.peer.memory().model
     }
 
     /// The link, for another host of the same duck.
@@ -367,7 +422,7 @@ impl Host {
     /// Takes and sends what there is.
     pub fn turn(&mut self) {
         let now = self.now();
-        let Host { link, peer, duck, .. } = self;
+        let Host { link, peer, duck, sent, .. } = self;
         let (duck, own) = (*duck, link.mac());
         link.rx(&mut |frame| {
             assert!(frame.len() >= 60, "short frames are padded");
@@ -380,7 +435,11 @@ impl Host {
         }
         let fill = &mut |buf: &mut [u8]| {
             Header { to: duck, from: own, ethertype: ETHERTYPE }.emit(buf);
-            peer.poll_transmit(now, &mut buf[ETHERNET..]).map_or(0, |len| ETHERNET + len)
+            let len = peer.poll_transmit(now, &mut buf[ETHERNET..]).map_or(0, |len| ETHERNET + len);
+            if let Some(sent) = sent.as_mut().filter(|_| len > 0) {
+                sent.push(buf[..len].to_vec());
+            }
+            len
         };
         while link.tx(fill) {}
         link.flush();
@@ -424,20 +483,8 @@ impl Host {
     }
 
     pub fn begin(&mut self, seq: u32, plan: u16, data: &StepData) {
-        let limits = *self.peer.limits();
-        let sums = vec![f32::NAN; data.nodes.len() * data.lanes * limits.hidden as usize];
-        self.peer.memory_mut().steps.insert(seq, (data.body(&limits), data.lanes, sums));
         let now = self.now();
-        let request = StepRequest {
-            seq,
-            plan,
-            lanes: data.lanes as u16,
-            experts: &data.experts,
-            named: &data.named,
-            broadcast: false,
-            time_limit: data.time_limit,
-        };
-        self.peer.begin_step(now, request).expect("it may begin");
+        begin(&mut self.peer, now, seq, plan, data);
     }
 
     pub fn outcome(&mut self, seq: u32) -> Outcome {
@@ -448,9 +495,7 @@ impl Host {
     /// The step ended well, with these very bits.
     pub fn assert_sums(&mut self, seq: u32, expected: &[f32]) {
         assert_eq!(self.outcome(seq), Outcome::Ok);
-        let (_, _, found) = &self.peer.memory().steps[&seq];
-        let bits = |v: &[f32]| -> Vec<u32> { v.iter().map(|v| v.to_bits()).collect() };
-        assert_eq!(bits(found), bits(expected), "step {seq}");
+        assert_landed(&self.peer, seq, expected);
     }
 }
 

@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
+use wire::key::PublicKey;
+
 /// The programs, as files.
 #[derive(Clone, Debug)]
 pub struct Firmware {
@@ -30,6 +32,11 @@ impl Firmware {
         let path = self.folder.join(name);
         std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
     }
+}
+
+/// What a duck of that name is told when it boots.
+pub fn command_line(name: &str, key: &PublicKey) -> String {
+    format!("name={name} key={}", pond::hex::encode(&key.0))
 }
 
 /// Builds it, in the profile `fw`.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use boot::Files;
 use decode::{Engine, EngineOptions};
 use duckpond::netboot;
-use firmware_tests::firmware::firmware;
+use firmware_tests::firmware::{command_line, firmware};
 use firmware_tests::net::{Net, has_programs};
 use firmware_tests::qemu::{Card, Machine, Nic, Qemu, Start, Wire};
 use flock::remote::{DuckSpec, Options, PondStatus, Port, Program};
@@ -60,8 +60,7 @@ impl Flock {
 
     fn power_on(&mut self, duck: usize) {
         let net = &self.nets[duck / 2];
-        let key = pond::hex::encode(&key().public().0);
-        let append = format!("name=duck-{duck} key={key}");
+        let append = command_line(&format!("duck-{duck}"), &key().public());
         let netboots = duck == NETBOOTS;
         let kernel = firmware().nest();
         let mut machine = Machine::new(if netboots { Start::Uefi } else { Start::Pvh { kernel, append } });
@@ -91,7 +90,7 @@ impl Flock {
         Options {
             wait: PATIENCE,
             silent_after: Duration::from_secs(5),
-            program: Some(Program { bytes: bytes.into(), signature }),
+            program: Some(Program::new(bytes, signature)),
             ..Options::new(ports.collect(), ducks.collect(), key(), [7; 16])
         }
     }

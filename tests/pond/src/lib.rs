@@ -1,8 +1,10 @@
 //! What the tests in `tests/` share: a stage and a flock that run whole passes and record what every operation gives.
 #![forbid(unsafe_code)]
 
+pub mod checks;
 pub mod disturb;
 pub mod ducks;
+pub mod namespace;
 pub mod netns;
 pub mod processes;
 pub mod random;
@@ -20,9 +22,10 @@ use model::Numerics;
 use model::program::{Model, Op, View, Weights};
 use model::sampling::SamplingParams;
 
-/// The Duckling checkpoint that ships with the repository.
+/// The Duckling checkpoint that ships with the repository. A test program that was carried to another machine runs in the repository's root there.
 pub fn duckling_folder() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../models/duckling")
+    let built = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../models/duckling");
+    if built.is_dir() { built } else { PathBuf::from("models/duckling") }
 }
 
 /// Loads the checkpoint in a folder.
@@ -32,7 +35,7 @@ pub fn load(folder: &std::path::Path) -> Model {
 
 /// A stage, a flock and one sequence.
 pub struct Pond {
-    stage: CpuStage,
+    stage: Box<dyn Stage>,
     flock: Flock,
     sequence: SequenceId,
     recorded: Arc<Mutex<Recorded>>,
@@ -50,7 +53,23 @@ pub struct Recorded {
 impl Pond {
     /// A pond of in-process ducks on this thread's pool.
     pub fn new(model: Model, ducks: usize, numerics: Numerics, isa: Isa) -> Pond {
+        Pond::with(model, ducks, numerics, |model, sources, recorder| {
+            let options = CpuOptions { numerics, max_lanes: 1024, sources, isa };
+            let mut stage = CpuStage::new(model, options).expect("units that can be numbered");
+            stage.observe(Some(recorder));
+            Box::new(stage)
+        })
+    }
+
+    /// A pond with a stage that `make` makes from the model, the sources of sums that a step has, and the observer that records.
+    pub fn with(
+        model: Model,
+        ducks: usize,
+        numerics: Numerics,
+        make: impl FnOnce(Arc<Model>, usize, Box<dyn Observer>) -> Box<dyn Stage>,
+    ) -> Pond {
         let flock = Flock::in_process(&model, ducks, numerics).expect("a possible number of ducks");
+        let max_len = model.dims.max_positions.min(2048);
         let recorded = Arc::<Mutex<Recorded>>::default();
         let recorder = Recorder {
             into: recorded.clone(),
@@ -59,10 +78,8 @@ impl Pond {
             first: 0,
             adds: 0,
         };
-        let options = CpuOptions { numerics, max_lanes: 1024, sources: flock.sources(), isa };
-        let mut stage = CpuStage::new(Arc::new(model), options).expect("units that can be numbered");
-        stage.observe(Some(Box::new(recorder)));
-        let sequence = stage.open(2048).expect("positions that the model has");
+        let mut stage = make(Arc::new(model), flock.sources(), Box::new(recorder));
+        let sequence = stage.open(max_len).expect("positions that the model has");
         Pond { stage, flock, sequence, recorded }
     }
 
@@ -77,7 +94,7 @@ impl Pond {
         let pass = self.stage.begin(&PassSpec { layers, lanes, logits }).expect("a pass that continues the caches");
         for segment in 0..self.stage.segments(layers) {
             let ticket = self.stage.submit(pass, segment).expect("segments in order");
-            while self.stage.poll(&ticket).expect("the CPU does not fail") == Progress::Running {}
+            while self.stage.poll(&ticket).expect("the stage does not fail") == Progress::Running {}
             if let Some(io) = &ticket.io {
                 self.flock.submit(io.clone()).expect("a well-formed step");
                 while !io.is_summed() {
@@ -88,6 +105,11 @@ impl Pond {
         let rows = (0..tokens.len()).map(|t| self.stage.logits(pass, t).expect("asked for").to_vec()).collect();
         self.stage.end(pass);
         rows
+    }
+
+    /// Forgets all positions.
+    pub fn rewind(&mut self) {
+        self.stage.truncate(self.sequence, 0, 0);
     }
 
     /// What the passes so far computed.

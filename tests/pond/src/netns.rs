@@ -3,17 +3,10 @@
 //! One namespace for the host, one for the switches, one for each duck. A domain is a bridge that one interface of the host's and one of
 //! each of its ducks are plugged into. No interface has an address, and IPv6, which would speak by itself, is off. All go when [`Net`] is dropped.
 
-use std::fs::File;
-use std::io::Write;
-use std::os::fd::AsFd;
-use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::thread;
-use std::time::SystemTime;
-
 use link::{Link, Spec};
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use wire::frame::ETHERTYPE;
+
+use crate::namespace::{self, ip};
 
 /// The interface's name in each duck's namespace; the host's is followed by its port's number.
 pub const INTERFACE: &str = "dp0";
@@ -30,25 +23,19 @@ impl Net {
     /// So many domains of so many ducks. `None`, said aloud, where this machine or user cannot; then a test that `DUCKPOND_REQUIRE_NET=1`
     /// demands fails.
     pub fn new(ports: usize, ducks: usize, mtu: usize) -> Option<Net> {
-        if !rustix::process::geteuid().is_root() {
-            return missing("only root may make network namespaces");
-        }
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.subsec_nanos());
-        let (id, next) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let name = |end: &str| format!("dp-{id:x}-{time:x}-{next}-{end}");
+        let made = || {
+            let net = Net::named(&namespace::fresh_name()?, ports, ducks);
+            net.names().try_for_each(|name| namespace::add(name))?;
+            net.plug(ducks, mtu)?;
+            Ok(net)
+        };
+        namespace::or_missing("ponds in network namespaces", made())
+    }
+
+    fn named(fresh: &str, ports: usize, ducks: usize) -> Net {
+        let name = |end: &str| format!("{fresh}-{end}");
         let ducks_names = (0..ports * ducks).map(|duck| name(&format!("duck{duck}"))).collect();
-        let net = Net { host: name("host"), switch: name("switch"), ducks: ducks_names, ports };
-        for name in net.names() {
-            if let Err(why) = ip(&["netns", "add", name], "") {
-                return missing(&why);
-            }
-            net.within(name, silence_ipv6);
-        }
-        if let Err(why) = net.plug(ducks, mtu) {
-            return missing(&why);
-        }
-        Some(net)
+        Net { host: name("host"), switch: name("switch"), ducks: ducks_names, ports }
     }
 
     fn names(&self) -> impl Iterator<Item = &String> {
@@ -95,36 +82,7 @@ impl Net {
             let link = Spec::Interface(format!("{INTERFACE}{port}")).open(ETHERTYPE, Some(mtu));
             link.unwrap_or_else(|error| panic!("{error}"))
         };
-        self.within(&self.host, || (0..self.ports).map(open).collect())
-    }
-
-    /// Runs `act` in a thread that is in a namespace.
-    fn within<T: Send>(&self, namespace: &str, act: impl FnOnce() -> T + Send) -> T {
-        let namespace = File::open(format!("/run/netns/{namespace}")).expect("`ip netns` has made it");
-        let enter = || {
-            move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).expect("root may");
-            act()
-        };
-        thread::scope(|scope| scope.spawn(enter).join().expect("it does not panic"))
-    }
-}
-
-/// Says what is missing.
-fn missing(what: &str) -> Option<Net> {
-    // Not by `println!`, whose lines a passing test keeps to itself.
-    let _ = writeln!(std::io::stderr(), "ponds in network namespaces are not tested: {what}");
-    let required = std::env::var("DUCKPOND_REQUIRE_NET").is_ok_and(|value| value == "1");
-    assert!(!required, "DUCKPOND_REQUIRE_NET is set, and {what}");
-    None
-}
-
-fn silence_ipv6() {
-    for which in ["all", "default"] {
-        let path = format!("/proc/sys/net/ipv6/conf/{which}/disable_ipv6");
-        // A kernel without IPv6 has no such file, and needs none.
-        if let Ok(mut file) = File::options().write(true).open(path) {
-            file.write_all(b"1").expect("root may turn IPv6 off in its own namespace");
-        }
+        namespace::within(&self.host, || (0..self.ports).map(open).collect())
     }
 }
 
@@ -138,17 +96,4 @@ impl Drop for Net {
             let _ = ip(&["netns", "del", name], "");
         }
     }
-}
-
-/// Runs `ip`, with lines for its batch mode.
-fn ip(arguments: &[&str], lines: &str) -> Result<(), String> {
-    let mut command = Command::new("ip");
-    command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
-    let failed = |error| format!("`ip` (Debian package iproute2): {error}");
-    let mut child = command.spawn().map_err(failed)?;
-    // One that ends before it has read all says why.
-    let _ = child.stdin.take().map(|mut stdin| stdin.write_all(lines.as_bytes()));
-    let output = child.wait_with_output().map_err(failed)?;
-    let said = || format!("`ip {}` says: {}", arguments.join(" "), String::from_utf8_lossy(&output.stderr).trim());
-    output.status.success().then_some(()).ok_or_else(said)
 }

@@ -72,7 +72,7 @@ pub fn program() -> &'static Path {
 fn newest_source() -> SystemTime {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut folders: Vec<PathBuf> =
-        ["duckd", "wire", "kernels", "fp9"].map(|c| root.join("duck-firmware").join(c).join("src")).into();
+        ["duckd", "node", "wire", "kernels", "fp9"].map(|c| root.join("duck-firmware").join(c).join("src")).into();
     folders.push(root.join("engine/link/src"));
     let mut newest = SystemTime::UNIX_EPOCH;
     while let Some(folder) = folders.pop() {

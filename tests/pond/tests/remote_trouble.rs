@@ -250,7 +250,7 @@ fn a_slow_duck_without_anybody_to_relieve_it_changes_no_plan() {
         answers(&mut engine, |_| ());
     }
     let after = status(&mut engine);
-    assert!(after.ducks.iter().all(|d| d.active == 8), "{after:?}");
+    assert_eq!(after.ducks.iter().map(|d| d.active).sum::<u32>() + after.host_units, 32, "{after:?}");
     // Late ducks on a busy machine may have changed it, and back; slowness alone must not, time and again.
     assert!(after.plan - before.plan <= 2 * after.take_overs as u16 + 2, "{before:?} {after:?}");
 }

@@ -56,7 +56,6 @@ pub struct Judge {
     cpus: &'static [&'static Cpu],
     apic: Apic,
     own: Space,
-    huge: bool,
     programs: Pool,
     polite: bool,
     loaded: Option<Loaded>,
@@ -71,15 +70,9 @@ struct Loaded {
 }
 
 impl Judge {
-    /// `polite`: the processor may be shared with others.
-    pub fn new(
-        cpus: &'static [&'static Cpu],
-        apic: Apic,
-        memory: (Space, bool),
-        programs: Pool,
-        polite: bool,
-    ) -> Judge {
-        Judge { cpus, apic, own: memory.0, huge: memory.1, programs, polite, loaded: None }
+    /// `own`: the supervisor's address space; `polite`: the processor may be shared with others.
+    pub fn new(cpus: &'static [&'static Cpu], apic: Apic, own: Space, programs: Pool, polite: bool) -> Judge {
+        Judge { cpus, apic, own, programs, polite, loaded: None }
     }
 
     /// Leaves the program's address space on all cores.
@@ -99,9 +92,9 @@ impl Judge {
 
     fn map(&mut self, file: &[u8]) -> Result<Loaded, Refused> {
         let program = check(file)?;
-        let full = |_: MapError| Refused::from("program: no memory is left for it");
         let none = || Refused::from("program: no memory is left for it");
-        let (pool, huge) = (&mut self.programs, self.huge);
+        let full = |_: MapError| none();
+        let pool = &mut self.programs;
         pool.reset();
         let space = Space::new(pool).map_err(full)?;
         space.share(self.own, 0..1, pool);
@@ -116,18 +109,18 @@ impl Judge {
                 start.write_bytes(0, len as usize);
                 start.add(skip as usize).copy_from_nonoverlapping(file[segment.offset..].as_ptr(), segment.len);
             }
-            space.map(at, area, segment.how, huge, pool).map_err(full)?;
+            space.map(at, area, segment.how, false, pool).map_err(full)?;
         }
         for core in 0..self.cpus.len() as u64 {
             let area = pool.take(STACK_BYTES).ok_or_else(none)?;
             // SAFETY: as above.
             unsafe { (area.start as *mut u8).write_bytes(0, STACK_BYTES as usize) };
             space
-                .map(STACKS + (core + 1) * STACK_STRIDE - STACK_BYTES, area, Use::UserData, huge, pool)
+                .map(STACKS + (core + 1) * STACK_STRIDE - STACK_BYTES, area, Use::UserData, false, pool)
                 .map_err(full)?;
         }
         let calls = Area::new(traps::call_page(), SMALL);
-        space.map(CALL_PAGE, calls, Use::UserCode, huge, pool).map_err(full)?;
+        space.map(CALL_PAGE, calls, Use::UserCode, false, pool).map_err(full)?;
         let page = pool.take(SMALL).ok_or_else(none)?;
         // SAFETY: three functions of the page just mapped, as addresses that only ring 3 calls; then the table, on a frame taken just now.
         unsafe {
@@ -144,7 +137,7 @@ impl Judge {
             (page.start as *mut u8).write_bytes(0, SMALL as usize);
             (page.start as *mut Table).write(table);
         }
-        space.map(TABLE_PAGE, page, Use::UserConstants, huge, pool).map_err(full)?;
+        space.map(TABLE_PAGE, page, Use::UserConstants, false, pool).map_err(full)?;
         Ok(Loaded { space, entry: program.entry, entered: false })
     }
 

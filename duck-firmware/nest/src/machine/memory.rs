@@ -93,8 +93,6 @@ impl Dma for CardMemory {
 pub struct Memory {
     /// The supervisor's address space.
     pub space: Space,
-    /// Whether there are pages of 1 GiB.
-    pub huge: bool,
     /// For programs.
     pub programs: Pool,
     /// For cards.
@@ -210,7 +208,6 @@ pub unsafe fn start(info: &BootInfo, cores: u64) -> Result<Memory, &'static str>
     let nowhere = "a part of memory lies at address zero";
     Ok(Memory {
         space,
-        huge,
         // SAFETY: taken from free memory, each once.
         programs: unsafe { Pool::new(programs) },
         // SAFETY: as above.

@@ -126,6 +126,8 @@ pub(crate) trait Card {
     fn read(&mut self, offset: usize, width: usize) -> u32;
     fn write(&mut self, offset: usize, width: usize, value: u32);
     fn bus_master(&mut self);
+    /// Frames that left, the oldest first; taken out by whoever looks.
+    fn sent(&mut self) -> &mut Vec<Vec<u8>>;
 }
 
 /// A card, as the test and the driver both hold it.
@@ -179,6 +181,11 @@ impl<C: Card> Shared<C> {
     }
 }
 
+/// Whether an event writes these bits, among others, to a register.
+pub(crate) fn is_write(register: usize, bits: u32) -> impl Fn(Event) -> bool {
+    move |event| matches!(event, Event::Write(offset, value) if offset == register && value & bits == bits)
+}
+
 impl<C: Card> Mmio for Shared<C> {
     fn read8(&self, offset: usize) -> u8 {
         self.get(offset, 1) as u8
@@ -197,6 +204,30 @@ impl<C: Card> Mmio for Shared<C> {
     }
     fn write32(&self, offset: usize, value: u32) {
         self.set(offset, 4, value);
+    }
+}
+
+/// Any card's registers, from an offset on.
+pub(crate) struct Window(pub Rc<dyn Mmio>, pub usize);
+
+impl Mmio for Window {
+    fn read8(&self, offset: usize) -> u8 {
+        self.0.read8(self.1 + offset)
+    }
+    fn read16(&self, offset: usize) -> u16 {
+        self.0.read16(self.1 + offset)
+    }
+    fn read32(&self, offset: usize) -> u32 {
+        self.0.read32(self.1 + offset)
+    }
+    fn write8(&self, offset: usize, value: u8) {
+        self.0.write8(self.1 + offset, value);
+    }
+    fn write16(&self, offset: usize, value: u16) {
+        self.0.write16(self.1 + offset, value);
+    }
+    fn write32(&self, offset: usize, value: u32) {
+        self.0.write32(self.1 + offset, value);
     }
 }
 
@@ -284,4 +315,18 @@ pub(crate) fn receive(nic: &mut impl Nic) -> Option<Vec<u8>> {
     });
     assert_eq!(any, received.is_some(), "the answer says whether there was a frame");
     received
+}
+
+/// Sends frames of many lengths, one by one; all leave at the flush, with nothing of earlier ones in their padding.
+pub(crate) fn sends_frames_padded_and_whole<C: Card>(nic: &mut impl Nic, card: &Shared<C>) {
+    for round in 0..50u8 {
+        let len = 14 + usize::from(round) * 30;
+        assert!(send(nic, &frame(len, round)));
+        assert!(card.card.borrow_mut().sent().is_empty(), "nothing leaves before the flush");
+        nic.flush();
+        let sent = card.card.borrow_mut().sent().pop().expect("sent");
+        assert_eq!((sent.len(), &sent[..len]), (len.max(60), &frame(len, round)[..]));
+        assert!(sent[len..].iter().all(|&byte| byte == 0), "padding tells nothing about earlier frames");
+    }
+    assert_eq!(nic.counters().tx_frames, 50);
 }

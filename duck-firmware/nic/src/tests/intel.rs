@@ -1,6 +1,6 @@
 //! The Intel drivers.
 
-use super::bench::{Bench, Event, MAC, Shared, frame, receive, send};
+use super::bench::{Bench, Event, MAC, Shared, frame, is_write, receive, send, sends_frames_padded_and_whole};
 use super::intel_card::IntelCard;
 use crate::error::StartError;
 use crate::intel::{Intel, ctrl, model, rctl, reg, tctl};
@@ -30,10 +30,6 @@ fn started(device: u16) -> (Bench, Card, Intel<Card>) {
     assert!(bench.notes.is_empty(), "{}", bench.notes);
     card.events.borrow_mut().clear();
     (bench, card, nic)
-}
-
-fn is_write(register: usize, bits: u32) -> impl Fn(Event) -> bool {
-    move |event| matches!(event, Event::Write(offset, value) if offset == register && value & bits == bits)
 }
 
 #[test]
@@ -76,15 +72,7 @@ fn igc_restores_the_packet_memory_and_offers_2500() {
 fn frames_go_out_padded_and_whole_over_many_rounds_of_the_ring() {
     for device in DEVICES {
         let (_bench, card, mut nic) = started(device);
-        for round in 0..50u8 {
-            let len = 14 + usize::from(round) * 30;
-            assert!(send(&mut nic, &frame(len, round)));
-            assert!(card.card.borrow().sent.is_empty(), "nothing leaves before the flush");
-            nic.flush();
-            let sent = card.card.borrow_mut().sent.pop().expect("sent");
-            assert_eq!((sent.len(), &sent[..len]), (len.max(60), &frame(len, round)[..]));
-            assert!(sent[len..].iter().all(|&byte| byte == 0));
-        }
+        sends_frames_padded_and_whole(&mut nic, &card);
     }
 }
 

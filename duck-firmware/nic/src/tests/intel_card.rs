@@ -164,6 +164,10 @@ impl IntelCard {
 }
 
 impl Card for IntelCard {
+    fn sent(&mut self) -> &mut Vec<Vec<u8>> {
+        &mut self.sent
+    }
+
     fn read(&mut self, offset: usize, width: usize) -> u32 {
         assert_eq!(width, 4, "all registers are of 32 bits");
         match offset {

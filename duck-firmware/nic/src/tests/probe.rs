@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use super::bench::{Bench, Card, Event, MAC, Memory, Shared, frame, receive, send};
+use super::bench::{Bench, Card, Event, MAC, Memory, Shared, Window, frame, receive, send};
 use super::intel_card::IntelCard;
 use super::pci_space::{Slot, Space, bdf};
 use super::realtek_card::RealtekCard;
@@ -13,30 +13,6 @@ use crate::mmio::Mmio;
 use crate::nic::{Nic, Proven};
 use crate::probe::{AnyNic, Filter, Found, probe};
 use crate::realtek::{Kind, command, reg};
-
-/// Any card's registers, from an offset on.
-struct Registers(Rc<dyn Mmio>, usize);
-
-impl Mmio for Registers {
-    fn read8(&self, offset: usize) -> u8 {
-        self.0.read8(self.1 + offset)
-    }
-    fn read16(&self, offset: usize) -> u16 {
-        self.0.read16(self.1 + offset)
-    }
-    fn read32(&self, offset: usize) -> u32 {
-        self.0.read32(self.1 + offset)
-    }
-    fn write8(&self, offset: usize, value: u8) {
-        self.0.write8(self.1 + offset, value);
-    }
-    fn write16(&self, offset: usize, value: u16) {
-        self.0.write16(self.1 + offset, value);
-    }
-    fn write32(&self, offset: usize, value: u32) {
-        self.0.write32(self.1 + offset, value);
-    }
-}
 
 const REALTEK_AT: u64 = 0x7000_0000;
 const INTEL_AT: u64 = 0x7100_0000;
@@ -92,13 +68,13 @@ impl Machine {
     }
 
     #[allow(clippy::result_large_err, reason = "as for the function tested")]
-    fn probe(&self, filter: Filter) -> Result<Found<Registers>, NicError> {
+    fn probe(&self, filter: Filter) -> Result<Found<Window>, NicError> {
         let options = Bench::new().options;
         let map = |physical: u64, len: usize| {
             self.mapped.borrow_mut().push((physical, len));
             let (start, card) =
                 self.cards.iter().find(|(start, _)| (*start..*start + 0x10_0000).contains(&physical))?;
-            Some(Registers(card.clone(), (physical - start) as usize))
+            Some(Window(card.clone(), (physical - start) as usize))
         };
         probe(&self.space, map, &mut self.memory.clone(), &|_: u32| (), &filter, &options)
     }
@@ -108,6 +84,9 @@ impl Machine {
 struct Watched<C>(C, bool);
 
 impl<C: Card> Card for Watched<C> {
+    fn sent(&mut self) -> &mut Vec<Vec<u8>> {
+        self.0.sent()
+    }
     fn read(&mut self, offset: usize, width: usize) -> u32 {
         self.0.read(offset, width)
     }

@@ -218,6 +218,10 @@ impl RealtekCard {
 }
 
 impl Card for RealtekCard {
+    fn sent(&mut self) -> &mut Vec<Vec<u8>> {
+        &mut self.sent
+    }
+
     fn read(&mut self, offset: usize, width: usize) -> u32 {
         match (self.kind, offset) {
             (Kind::Rtl8125, 0x3c) | (Kind::Cplus8139, 0x3e) => self.events,

@@ -185,6 +185,10 @@ impl VirtioCard {
 }
 
 impl Card for VirtioCard {
+    fn sent(&mut self) -> &mut Vec<Vec<u8>> {
+        &mut self.sent
+    }
+
     fn read(&mut self, offset: usize, width: usize) -> u32 {
         match offset {
             ..NOTIFY => self.read_common(offset),

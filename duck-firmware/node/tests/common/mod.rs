@@ -4,18 +4,17 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::ptr::NonNull;
 use std::rc::Rc;
+use std::sync::Arc;
 
+use duck_tests::{HostMemory, Model, StepData, assert_landed, begin, key, peer};
 use kernels::abi::FULL_SHARE;
-use kernels::unit::{Expert, SLICE, Source, Tensor, UnitLayout, pack_unit};
-use kernels::{Config, Core, HeldNode, Holder, Hooks, NoHooks, Running, Step, UnitEntry, scratch_len};
+use kernels::{Core, Hooks, Running};
 use node::{Carrier, Cores, Duck, Ended, Gauges, Parts, Refused, Region, Sliced};
 use wire::Micros;
-use wire::body::{Head, Layout};
 use wire::ethernet;
-use wire::host::{self, Event, Outcome, Peer, Piece, StepRequest};
-use wire::key::{Domain, Key};
+use wire::host::{self, Event, Outcome, Peer};
 use wire::limits::{Limits, Mode};
-use wire::list::{Entry, List, PROGRAM_LAYER};
+use wire::list::List;
 
 pub const LIMITS: Limits = Limits {
     hidden: 256,
@@ -179,34 +178,6 @@ fn region(len: usize) -> Region {
     unsafe { Region::from_raw(base, len, Some(Box::new(lines))) }
 }
 
-pub struct HostMemory {
-    list: Vec<u8>,
-    blocks: Vec<Vec<u8>>,
-    input: Vec<u8>,
-    sums: Vec<f32>,
-}
-
-impl host::Memory for HostMemory {
-    fn list(&self) -> &[u8] {
-        &self.list
-    }
-
-    fn read_block(&self, block: u32, offset: u32, out: &mut [u8]) {
-        out.copy_from_slice(&self.blocks[block as usize][offset as usize..][..out.len()]);
-    }
-
-    fn read_input(&self, _: u32, offset: usize, out: &mut [u8]) {
-        out.copy_from_slice(&self.input[offset..][..out.len()]);
-    }
-
-    fn land(&mut self, piece: Piece<'_>) {
-        let at = (piece.place * LANES + usize::from(piece.lane)) * HIDDEN + piece.start;
-        for (sum, raw) in self.sums[at..].iter_mut().zip(piece.bytes.as_chunks().0) {
-            *sum = f32::from_le_bytes(*raw);
-        }
-    }
-}
-
 pub struct Pond {
     pub duck: Duck<Wire, OneCore, Sliced, Warm>,
     pub told: Rc<RefCell<Told>>,
@@ -216,70 +187,13 @@ pub struct Pond {
     /// Lines that the duck sent.
     pub lines: Vec<String>,
     done: BTreeMap<u32, Outcome>,
+    model: Arc<Model>,
     epoch: u32,
 }
 
-fn key() -> Key {
-    Key::from_seed([42; 32])
-}
-
-/// Units and, with one, a program.
-fn blocks(program: bool) -> (Vec<u8>, Vec<Vec<u8>>) {
-    let shape = LIMITS.shape();
-    let format = kernels::abi::format_of(LIMITS.format.into()).expect("a format");
-    let layout = UnitLayout::new(format, HIDDEN).expect("a layout");
-    let mut units = Vec::new();
-    for layer in 0..LIMITS.layers {
-        for expert in 0..LIMITS.experts {
-            let codes = |matrix: usize| -> Vec<u8> {
-                let seed = usize::from(layer) * 7 + usize::from(expert) * 3 + matrix;
-                (0..SLICE * HIDDEN).map(|i| (i * 37 + seed * 11) as u8 & 0xbf).collect()
-            };
-            let (gate, up, down) = (codes(0), codes(1), codes(2));
-            let scales = [0.01; 2];
-            let tensor = |codes| Tensor { codes, scales: &scales[..] };
-            let source =
-                Source::E4m3(Expert { gate: tensor(&gate[..]), up: tensor(&up), down: tensor(&down), width: SLICE });
-            let mut block = vec![0; layout.len()];
-            pack_unit(&layout, &source, 0, &mut block).expect("it fits");
-            units.push((layer, shape.unit(0, expert).index(shape), block));
-        }
-    }
-    if program {
-        units.push((PROGRAM_LAYER, 0, PROGRAM.to_vec()));
-    }
-    units.sort_by_key(|(layer, node, _)| (*layer, *node));
-    let entry = |(layer, node, block): &(u16, u16, Vec<u8>)| {
-        let digest = *blake3::hash(block).as_bytes();
-        Entry { layer: *layer, node: *node, length: block.len() as u32, digest }.emit()
-    };
-    (units.iter().flat_map(entry).collect(), units.into_iter().map(|u| u.2).collect())
-}
-
-fn peer(epoch: u32, program: bool, now: Micros) -> Peer<HostMemory> {
-    let digest = *blake3::hash(PROGRAM).as_bytes();
-    let (kernels, kernels_signature) = match program {
-        true => (digest, key().sign(Domain::Program, &digest)),
-        false => (wire::built_in_kernels(), [0; 64]),
-    };
-    let config = host::Config {
-        duck: ID,
-        host: [1; 16],
-        key: key(),
-        epoch,
-        tag: 1,
-        limits: LIMITS,
-        kernels,
-        kernels_signature,
-        lease: 10_000,
-        max_frame: 1_500,
-        silent_after: 2_000_000,
-        load_rate: 0,
-        crc: wire::crc::portable,
-    };
-    let (list, blocks) = blocks(program);
-    let memory = HostMemory { list, blocks, input: Vec::new(), sums: vec![f32::NAN; LANES * HIDDEN] };
-    Peer::new(now, config, memory).expect("sound limits")
+/// A host that has, or has not, a program.
+fn host_of(model: &Arc<Model>, epoch: u32, program: bool, now: Micros) -> Peer<HostMemory> {
+    peer(now, ID, model, 0..1, program.then_some(PROGRAM), |config| config.epoch = epoch)
 }
 
 impl Pond {
@@ -309,14 +223,16 @@ impl Pond {
             linger: 2_000,
         };
         let duck = Duck::new(parts, Wire(Rc::clone(&ether)), OneCore(Rc::clone(&told)), Sliced::new(4_096), Warm);
-        let peer = peer(77, program, 0);
-        Pond { duck, told, ether, peer, events: Vec::new(), lines: Vec::new(), done: BTreeMap::new(), epoch: 77 }
+        let model = Model::random(LIMITS, 1);
+        let peer = host_of(&model, 77, program, 0);
+        let (events, lines, done) = (Vec::new(), Vec::new(), BTreeMap::new());
+        Pond { duck, told, ether, peer, events, lines, done, model, epoch: 77 }
     }
 
     /// Another session of a host that has, or has not, a program.
     pub fn open_again(&mut self, program: bool) {
         self.epoch += 1;
-        self.peer = peer(self.epoch, program, self.ether.borrow().now);
+        self.peer = host_of(&self.model, self.epoch, program, self.ether.borrow().now);
         self.done.clear();
     }
 
@@ -368,94 +284,40 @@ impl Pond {
         self.until("loaded", |p| p.peer.is_up() && (0..blocks).all(|b| p.peer.is_resident(b)));
         let now = self.ether.borrow().now;
         self.events.clear();
-        self.peer.assign(now, 1, &[LIMITS.shape().root().index(LIMITS.shape())]).expect("it is up");
+        self.peer.assign(now, 1, &[root()]).expect("it is up");
         self.until("assigned", |p| p.events.contains(&Event::Assigned { plan: 1, missing: Some(0) }));
     }
 
     /// How a step ends.
     pub fn step(&mut self, seq: u32, time_limit: u32) -> Outcome {
-        let mut input = Head { layer: (seq % 2) as u16, reserved: 0, time_limit }.emit().to_vec();
-        EXPERTS.iter().for_each(|e| input.extend(e.to_le_bytes()));
-        WEIGHTS.iter().for_each(|w| input.extend(w.to_le_bytes()));
-        hidden().iter().for_each(|v| input.extend(v.to_le_bytes()));
-        assert_eq!(input.len(), Layout::new(&LIMITS, LANES as u16, 0).len());
-        let memory = self.peer.memory_mut();
-        memory.input = input;
-        memory.sums.fill(f32::NAN);
         let now = self.ether.borrow().now;
-        let (lanes, experts) = (LANES as u16, &EXPERTS[..]);
-        let request = StepRequest { seq, plan: 1, lanes, experts, named: &[], broadcast: false, time_limit };
-        self.peer.begin_step(now, request).expect("it may begin");
+        begin(&mut self.peer, now, seq, 1, &step(seq, time_limit));
         self.until("the step ends", |p| p.done.contains_key(&seq));
         self.done[&seq]
     }
 
-    /// What has landed of the last step is what the kernels give, bit for bit.
+    /// What has landed of a step is what the kernels give, bit for bit.
     pub fn assert_sums(&self, seq: u32) {
-        let memory = self.peer.memory();
-        let experts = usize::from(LIMITS.experts);
-        let mut units: Vec<Vec<Line>> = Vec::new();
-        let list = List(&memory.list);
-        for expert in 0..LIMITS.experts {
-            let unit = LIMITS.shape().unit(0, expert).index(LIMITS.shape());
-            let at = (0..list.len())
-                .find(|&i| list.get(i).is_some_and(|e| u32::from(e.layer) == seq % 2 && e.node == unit))
-                .expect("a unit");
-            units.push(
-                memory.blocks[at]
-                    .chunks(64)
-                    .map(|c| {
-                        let mut line = Line([0; 64]);
-                        line.0[..c.len()].copy_from_slice(c);
-                        line
-                    })
-                    .collect(),
-            );
-        }
-        let table: Vec<UnitEntry<'_>> = units
-            .iter()
-            .map(|lines| {
-                // SAFETY: lines are plain bytes.
-                UnitEntry::new(unsafe { std::slice::from_raw_parts(lines.as_ptr().cast(), memory.blocks[0].len()) })
-            })
-            .collect();
-        let root = LIMITS.shape().root();
-        let limits = kernels::Limits::new(LIMITS.shape(), &[root], LANES, 2);
-        let mut scratch = vec![0; scratch_len(&limits, LIMITS.shape(), HIDDEN, 1).expect("small")];
-        let format = kernels::abi::format_of(LIMITS.format.into()).expect("a format");
-        let config = Config {
-            layout: UnitLayout::new(format, HIDDEN).expect("a layout"),
-            shape: LIMITS.shape(),
-            units: experts,
-            table: &table,
-            cores: 1,
-            core0_share: FULL_SHARE,
-            limits,
-        };
-        let (mut sums, mut present) = (vec![0.0; LANES * HIDDEN], vec![0; LANES]);
-        let mut nodes = [HeldNode::new(root, 0, &mut sums, &mut present)];
-        let mut holder = Holder::new(&config, &mut scratch).expect("it fits");
-        let step = Step {
-            layer: 0,
-            mode: kernels::Mode::Exact,
-            lanes: LANES,
-            chosen: 2,
-            ids: &EXPERTS,
-            weights: &WEIGHTS,
-            input: &hidden(),
-            nodes: &mut nodes,
-        };
-        let core = Core { index: 0, isa: fp9::Isa::detect() };
-        holder.begin(step).expect("it fits").run(core, &mut NoHooks).expect("it runs");
-        let bits = |v: &[f32]| -> Vec<u32> { v.iter().map(|v| v.to_bits()).collect() };
+        let sums = self.model.sums(&step(seq, 0));
         assert!(sums.iter().any(|&v| v != 0.0));
-        assert_eq!(bits(&memory.sums), bits(&sums));
+        assert_landed(&self.peer, seq, &sums);
     }
 }
 
-const EXPERTS: [u16; 4] = [0, 2, 1, 2];
-const WEIGHTS: [f32; 4] = [0.5, 0.25, -1.0, 2.0];
+/// A step of two lanes, which share an expert, below the whole tree.
+fn step(seq: u32, time_limit: u32) -> StepData {
+    StepData {
+        layer: (seq % 2) as u16,
+        lanes: LANES,
+        experts: vec![0, 2, 1, 2],
+        weights: vec![0.5, 0.25, -1.0, 2.0],
+        hidden: (0..LANES * HIDDEN).map(|i| (i % 13) as f32 - 6.0).collect(),
+        named: Vec::new(),
+        nodes: vec![root()],
+        time_limit,
+    }
+}
 
-fn hidden() -> Vec<f32> {
-    (0..LANES * HIDDEN).map(|i| (i % 13) as f32 - 6.0).collect()
+fn root() -> u16 {
+    LIMITS.shape().root().index(LIMITS.shape())
 }

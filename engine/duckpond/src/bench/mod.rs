@@ -7,6 +7,7 @@ pub mod bandwidth;
 pub mod kernels;
 mod report;
 pub mod serving;
+pub mod stage0;
 mod synthetic;
 pub mod weights;
 

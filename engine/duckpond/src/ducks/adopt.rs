@@ -31,12 +31,11 @@ pub fn run(args: &AdoptArgs, file: Option<&Path>) -> Result<(), Error> {
         return Err(error.into());
     }
     // Whoever boots while this runs is answered, known or not; unless the images are still to be made.
-    let mut bootable = description.clone();
-    if let Err(error) = images(&bootable) {
+    let images = images(&description).unwrap_or_else(|error| {
         say(format_args!("nobody can boot over the network yet: {error}"));
-        bootable.netboot = None;
-    }
-    let mut ports = open::links_for(&bootable, true)?;
+        None
+    });
+    let mut ports = open::links(&description, images.as_ref(), true)?;
     let wait = Duration::from_secs_f64(args.wait);
     let found: Vec<Vec<Found>> = std::thread::scope(|scope| {
         let looks: Vec<_> = ports.iter_mut().map(|port| scope.spawn(move || discover(port, wait))).collect();

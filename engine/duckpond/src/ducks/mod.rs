@@ -215,7 +215,7 @@ fn now(description: &Pond, key: &wire::key::Key) -> Result<Report, Error> {
 
 /// Looks on all links for a moment.
 fn announced(description: &Pond) -> Result<Report, Error> {
-    let mut ports = open::links(description)?;
+    let mut ports = open::links(description, None, false)?;
     let found: Vec<_> = std::thread::scope(|scope| {
         let look = |port: &mut flock::remote::Port| discover(port, Duration::from_millis(600));
         let looks: Vec<_> = ports.iter_mut().map(|port| scope.spawn(move || look(port))).collect();

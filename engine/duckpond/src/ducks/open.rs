@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use boot::Files;
 use flock::Flock;
 use flock::remote::{DuckSpec, DuckState, DuckStatus, Options, Port, Program};
 use model::Numerics;
@@ -37,24 +38,15 @@ pub fn read(file: &std::path::Path) -> Result<(Pond, Key), crate::error::Error> 
 const IPV4: u16 = 0x0800;
 const ARP: u16 = 0x0806;
 
-/// Opens a description's links, with what answers machines that boot behind them.
+/// Opens a description's links; with `images`, machines that boot behind them are answered, and `strangers` those that are in no row, too.
 ///
 /// # Errors
-/// A link that cannot be opened, by its port's name; images that ducks cannot boot out of.
-pub fn links(description: &Pond) -> Result<Vec<Port>, DucksError> {
-    links_for(description, false)
-}
-
-/// The same; `strangers`: machines that are in no row are answered, too.
-///
-/// # Errors
-/// As [`links`].
-pub fn links_for(description: &Pond, strangers: bool) -> Result<Vec<Port>, DucksError> {
-    let images = images(description)?;
+/// A link that cannot be opened, by its port's name; addresses that do not fit each other.
+pub fn links(description: &Pond, images: Option<&Files>, strangers: bool) -> Result<Vec<Port>, DucksError> {
     let open = |port: &pond::Port| {
         let types: &[u16] = if images.is_some() { &[wire::ETHERTYPE, IPV4, ARP] } else { &[wire::ETHERTYPE] };
         let link = open_port(port, types)?;
-        let boot = match &images {
+        let boot = match images {
             Some(files) => service(description, port, &*link, files, strangers)?,
             None => None,
         };
@@ -97,7 +89,8 @@ pub fn open(
     url: Option<&str>,
 ) -> Result<(Flock, Held), crate::error::Error> {
     let lock = Lock::take(&key.public(), url)?;
-    let ports = links(description)?;
+    let images = images(description).map_err(DucksError::from)?;
+    let ports = links(description, images.as_ref(), false)?;
     let ducks = description
         .ducks
         .iter()
@@ -109,8 +102,7 @@ pub fn open(
             speed: 1.0,
         })
         .collect();
-    let program = description.program(&key.public())?;
-    let program = program.map(|(bytes, signature)| Program { bytes: bytes.into(), signature });
+    let program = description.program(&key.public())?.map(|(bytes, signature)| Program::new(bytes, signature));
     let options = Options { max_lanes: chunk, program, ..Options::new(ports, ducks, key, host_id()) };
     let mut flock = Flock::remote(model, numerics, options).map_err(decode::EngineError::from)?;
     let remote = flock.as_remote().expect("made with ducks behind links");

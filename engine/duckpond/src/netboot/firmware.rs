@@ -7,6 +7,7 @@ use std::fs;
 use std::path::Path;
 
 use super::NetbootError;
+use crate::limited::check_regular;
 
 /// Where GRUB looks for the header of multiboot2, how it is aligned, and how it begins.
 const HEADER_WITHIN: usize = 32 << 10;
@@ -20,6 +21,7 @@ const LARGEST: u64 = 64 << 20;
 /// Reads and cuts the firmware.
 pub fn read(path: &Path) -> Result<Vec<u8>, NetbootError> {
     let failed = |source| NetbootError::File { action: "read", path: path.into(), source };
+    check_regular(path, u64::MAX).map_err(failed)?;
     let bytes = fs::metadata(path).map_err(failed)?.len();
     let wrong = |reason: String| NetbootError::Firmware { path: path.into(), reason };
     if bytes > LARGEST {

@@ -106,6 +106,7 @@ pub fn run(args: &NetbootArgs, pond: Option<&Path>) -> Result<(), Error> {
         Some(key) => key,
         None => description.secret_key()?.ok_or_else(|| NetbootError::NoKey { path: path.into() })?.public(),
     };
+    description.check_nest(&args.firmware)?;
     write(&args.out, &args.firmware, &description, &key)?;
     crate::output::print(&format!("{}\n", args.out.join(README).display())).map_err(Error::Output)
 }

@@ -1,10 +1,7 @@
 //! The boot service of a port, out of a pond's description.
 
 use std::collections::BTreeSet;
-use std::fs::File;
-use std::io::{self, Read};
 use std::net::Ipv4Addr;
-use std::path::Path;
 use std::sync::Arc;
 
 use boot::{BIOS as BIOS_PC, BootFile, Config, EFI_X64, Files, Lease, Service};
@@ -12,6 +9,7 @@ use link::{Link, Mac};
 use pond::{Pond, Port};
 
 use super::{BIOS, EFI, NetbootError};
+use crate::limited::read_bytes;
 
 /// Largest image that is kept in memory to be given out.
 const LARGEST: u64 = 64 << 20;
@@ -25,19 +23,10 @@ pub fn images(pond: &Pond) -> Result<Option<Files>, NetbootError> {
     let mut files = Files::new();
     for name in [EFI, BIOS] {
         let path = folder.join(name);
-        let bytes = read(&path).map_err(|source| NetbootError::Image { path, source })?;
+        let bytes = read_bytes(&path, LARGEST).map_err(|source| NetbootError::Image { path, source })?;
         files.insert(name.into(), bytes.into());
     }
     Ok(Some(files))
-}
-
-fn read(path: &Path) -> io::Result<Vec<u8>> {
-    if !std::fs::metadata(path)?.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
-    }
-    let mut bytes = Vec::new();
-    File::open(path)?.take(LARGEST).read_to_end(&mut bytes)?;
-    Ok(bytes)
 }
 
 /// A service for the ducks behind a port, and for `strangers` if wanted; `None` for a port without a subnet.

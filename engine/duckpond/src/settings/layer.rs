@@ -70,7 +70,8 @@ impl Layer {
         let mut layer = Layer::new(DEFAULT);
         layer.put("ducks", Some(4));
         layer.put("threads", Some(0));
-        layer.put("numerics", Some("exact"));
+        layer.put("numerics", Some("auto"));
+        layer.put("stage0", Some("auto"));
         layer.put("max_len", Some(0));
         layer.put("chunk", Some(128));
         layer.put("max_tokens", Some(0));
@@ -174,7 +175,8 @@ impl Environment {
     /// Names that look like ours and mean nothing, for a warning.
     pub fn unknown_variables(&self) -> Vec<String> {
         let known = |name: &str| {
-            ["DUCKPOND_CONFIG", "DUCKPOND_RUNTIME_DIR"].contains(&name) || KEYS.iter().any(|key| key.variable() == name)
+            ["DUCKPOND_CONFIG", "DUCKPOND_RUNTIME_DIR", host::cuda::NVRTC_VARIABLE].contains(&name)
+                || KEYS.iter().any(|key| key.variable() == name)
         };
         let names = self.variables.iter().map(|(name, _)| name.to_string_lossy().into_owned());
         names.filter(|name| name.starts_with("DUCKPOND_") && !known(name)).collect()

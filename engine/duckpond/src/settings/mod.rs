@@ -94,10 +94,26 @@ impl std::fmt::Display for Origin {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Numerics {
+    /// `exact` where processors compute stage 0, `bf16` where a GPU does.
+    Auto,
     /// f32 throughout.
     Exact,
     /// As the model's own code.
     Bf16,
+    /// As the model's own code, what 8-bit projections multiply included.
+    Fp8,
+}
+
+/// What computes stage 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Stage0 {
+    /// A GPU if there is one that the model fits on, else the processors.
+    Auto,
+    /// The processors.
+    Cpu,
+    /// An NVIDIA GPU.
+    Cuda,
 }
 
 /// The settings that count, each in its range.
@@ -113,6 +129,8 @@ pub struct Settings {
     pub threads: usize,
     /// Rounding.
     pub numerics: Numerics,
+    /// What computes stage 0.
+    pub stage0: Stage0,
     /// Positions that caches may hold; 0: as many as the model allows.
     pub max_len: usize,
     /// Prompt tokens read at once, at least 1.
@@ -196,6 +214,7 @@ impl Merged {
             ducks: self.whole("ducks", 1..=65_535)?,
             threads: self.whole("threads", 0..=1024)?,
             numerics: self.required("numerics", |_: &Numerics| true)?,
+            stage0: self.required("stage0", |_: &Stage0| true)?,
             max_len: self.whole("max_len", 0..=1 << 24)?,
             chunk: self.whole("chunk", 1..=2048)?,
             max_tokens: self.whole("max_tokens", 0..=1 << 24)?,

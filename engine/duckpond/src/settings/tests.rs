@@ -71,6 +71,7 @@ fn every_key_has_a_range() {
         ("ducks", "65536"),
         ("threads", "-1"),
         ("numerics", "\"fp4\""),
+        ("stage0", "\"tpu\""),
         ("max_len", "1.5"),
         ("chunk", "0"),
         ("max_tokens", "true"),

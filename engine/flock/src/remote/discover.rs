@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use link::{Mac, ethernet};
 use wire::frozen::Announce;
 
-use super::Port;
 use super::domain::{ask_everybody, parse_announce};
 use super::status::identity_name;
+use super::{Port, booting};
 
 /// How often everybody is asked.
 const ASK_EVERY: Duration = Duration::from_millis(200);
@@ -58,11 +58,7 @@ pub fn discover(port: &mut Port, wait: Duration) -> Vec<Found> {
         }) > 0
         {}
         if let Some(service) = boot {
-            while service.transmit(started.elapsed(), &mut *boot::onto(&mut **link)) {}
-            link.flush();
-            while let Some(event) = service.poll_event() {
-                tracing::info!(port = %name, "{event}");
-            }
+            while booting::answer(service, &mut **link, started.elapsed(), name) {}
         }
     }
     found.sort_by(|a, b| (&a.name, a.mac).cmp(&(&b.name, b.mac)));

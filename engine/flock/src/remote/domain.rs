@@ -3,7 +3,6 @@
 //! The loop does what is there to do (commands, frames, timers, frames to send) and otherwise spins a little, then yields, then sleeps until a
 //! frame, a command or a timer. Nothing here decides who computes what; a domain says what it has lost and is told what to do.
 
-mod booting;
 mod ducks;
 mod steps;
 
@@ -23,9 +22,9 @@ use wire::frozen::Announce;
 use wire::host::{Broadcast, Config};
 use wire::{Limits, Micros};
 
-use super::Program;
 use super::active::{Active, Steps};
-use super::list::DuckList;
+use super::booting;
+use super::list::{DuckList, Program};
 use super::message::{Command, Report};
 use super::placement::Assignment;
 use super::seat::{Seat, Shared};
@@ -186,7 +185,9 @@ impl Domain {
             self.timers(now);
             self.begin_waiting(now);
             busy |= self.transmit(now);
-            busy |= self.answer_booting();
+            if let Some(service) = &mut self.boot {
+                busy |= booting::answer(service, &mut *self.link, self.started.elapsed(), &self.name);
+            }
             busy |= self.events(now);
             self.look_for_late(now);
             busy |= self.settle();
@@ -210,7 +211,9 @@ impl Domain {
     /// Until a frame, a waker, or the next timer.
     fn sleep(&mut self) {
         let timers = self.seats.iter().filter_map(|seat| seat.peer.as_ref()?.next_timeout());
-        let next = timers.chain(self.looks_for_ducks().then_some(self.discover_at)).chain(self.booting_at()).min();
+        let boot = self.boot.as_ref().and_then(|service| service.next_deadline(self.started.elapsed()));
+        let boot = boot.map(|at| Micros::try_from(at.as_micros()).unwrap_or(Micros::MAX));
+        let next = timers.chain(self.looks_for_ducks().then_some(self.discover_at)).chain(boot).min();
         let now = self.now();
         let wait = next.map(|at| Duration::from_micros(at.saturating_sub(now)));
         if wait.is_none_or(|wait| !wait.is_zero()) {

@@ -6,7 +6,31 @@ use kernels::tree::{Node, Shape};
 use model::converted::Slices;
 use wire::list::{Entry, PROGRAM_LAYER};
 
-use super::Program;
+/// The kernels as a program, for ducks that run them in ring 3 and have none built in.
+#[derive(Clone, Debug)]
+pub struct Program {
+    bytes: Arc<[u8]>,
+    digest: [u8; 32],
+    signature: [u8; 64],
+}
+
+impl Program {
+    /// An ELF, and the signature of [`wire::key::Domain::Program`] and its blake3 digest by the pond's key.
+    pub fn new(bytes: impl Into<Arc<[u8]>>, signature: [u8; 64]) -> Program {
+        let bytes = bytes.into();
+        Program { digest: *blake3::hash(&bytes).as_bytes(), bytes, signature }
+    }
+
+    /// Bytes.
+    pub(super) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Its digest and signature, as a session names them.
+    pub(super) fn named(&self) -> ([u8; 32], [u8; 64]) {
+        (self.digest, self.signature)
+    }
+}
 
 /// A duck's list, and where each block's bytes are.
 #[derive(Clone, Debug, Default)]
@@ -47,18 +71,11 @@ impl DuckList {
 
     /// The same, and the kernels' program.
     pub fn with_program(&self, program: &Program) -> DuckList {
-        let (digest, length) = (program.digest(), program.bytes.len() as u32);
+        let (digest, length) = (program.digest, program.bytes.len() as u32);
         let mut list = self.clone();
         list.bytes.extend_from_slice(&Entry { layer: PROGRAM_LAYER, node: 0, length, digest }.emit());
         list.len += u64::from(length);
         list.program = Some(Arc::clone(&program.bytes));
         list
-    }
-}
-
-impl Program {
-    /// Of its bytes.
-    pub fn digest(&self) -> [u8; 32] {
-        *blake3::hash(&self.bytes).as_bytes()
     }
 }

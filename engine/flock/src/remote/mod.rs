@@ -23,6 +23,7 @@ use wire::{Limits, frame};
 
 mod active;
 pub mod balance;
+mod booting;
 mod coordinator;
 mod discover;
 mod domain;
@@ -45,6 +46,7 @@ use signal::Signal;
 use view::{Told, View};
 
 pub use discover::{Found, discover};
+pub use list::Program;
 pub use status::{DuckState, DuckStatus, PondStatus, Stranger, identity_name};
 pub use view::PondHandle;
 pub use wire::frozen::identity;
@@ -97,15 +99,6 @@ pub struct DuckSpec {
     pub memory: Option<u64>,
     /// Relative speed, 1 for most.
     pub speed: f64,
-}
-
-/// The kernels as a program, for ducks that run them in ring 3 and have none built in.
-#[derive(Clone, Debug)]
-pub struct Program {
-    /// The ELF.
-    pub bytes: Arc<[u8]>,
-    /// Of [`wire::key::Domain::Program`] and the blake3 digest of `bytes`, by the pond's key.
-    pub signature: [u8; 64],
 }
 
 /// How a pond is run.
@@ -318,7 +311,7 @@ impl Remote {
             placement: Placement { plan: all, replicas: Vec::new() },
             assignment: Arc::new(nothing),
             limits,
-            program: options.program.as_ref().map_or(0, |program| program.bytes.len() as u64),
+            program: options.program.as_ref().map_or(0, |program| program.len() as u64),
             stale: true,
             balance: Balance::new(count),
             steps_since_look: 0,
@@ -351,9 +344,10 @@ impl Remote {
         // Blocks lie at multiples of 64 bytes.
         let unit_bytes = (slices.layout().len() as u64).next_multiple_of(64) * layers.max(1);
         let announced: Vec<Option<u64>> = self.ducks.iter().map(|duck| duck.memory).collect();
-        // A duck that is not there is planned for as if it were like the others; if none is, as if each could hold its share.
+        // A duck that is not there is planned for as if it were like the others; if none is, as if each could hold its share beside the program.
         let share = u64::from(self.experts.shape.units().unwrap_or(0)).div_ceil(self.ducks.len() as u64);
-        let usual = announced.iter().flatten().copied().min().unwrap_or(share.saturating_mul(unit_bytes));
+        let enough = share.saturating_mul(unit_bytes).saturating_add(self.program);
+        let usual = announced.iter().flatten().copied().min().unwrap_or(enough);
         let rooms: Vec<Room> = self
             .ducks
             .iter()
@@ -512,7 +506,8 @@ fn session_limits(experts: &Experts, options: &Options) -> Result<Limits, FlockE
         nodes: NODES as u16,
         mode: match experts.numerics {
             Numerics::Exact => Mode::Exact,
-            Numerics::Bf16 => Mode::Bf16,
+            // Exact in bf16 once stage 0 has quantised it, see `Experts::mode`.
+            Numerics::Bf16 | Numerics::Fp8 => Mode::Bf16,
         },
         format: match experts.slices.format() {
             fp9::Format::E4m3 => 0,

@@ -4,12 +4,14 @@ use std::collections::HashMap;
 
 use kernels::tree::{Node, Shape, additions};
 use model::Numerics;
+use model::checkpoint::DType;
+use model::numerics::{hadamard, quantise};
 use model::program::{Model, Op, Precision, SelectionId, View};
 use model::step::{StepInput, StepIo};
 use rayon::prelude::*;
 
 use super::attend::{Attention, Keys, attend};
-use super::buffers::{Buffers, StridedMut};
+use super::buffers::{Buffers, Strided, StridedMut};
 use super::cache::Sequence;
 use super::heads::{head_mix, head_project};
 use super::linear::{MatrixRows, product};
@@ -18,6 +20,7 @@ use super::rotary::Angles;
 use super::route::route;
 use super::select::{self, Query};
 use super::simd::Isa;
+use crate::observe::{Observer, Seen, SeenRows};
 use crate::stage::{Lane, SequenceId};
 
 /// Everything that a pass carries from op to op.
@@ -45,41 +48,17 @@ pub(crate) struct Context<'a> {
     pub(crate) numerics: Numerics,
     pub(crate) model: &'a Model,
     pub(crate) shape: Shape,
+    /// What each cache is for; matters in mode fp8.
+    pub(crate) purposes: &'a [Purpose],
     pub(crate) sequences: &'a mut HashMap<SequenceId, Sequence>,
     /// The step whose sum [`Op::Combine`] reads.
     pub(crate) summed: Option<&'a StepIo>,
     pub(crate) observer: Option<&'a mut (dyn Observer + 'static)>,
 }
 
-/// Sees intermediate values, for tests and comparisons.
-pub trait Observer: Send {
-    /// Called after each op.
-    fn after(&mut self, seen: &Seen<'_>);
-}
-
-/// What an [`Observer`] sees.
-pub struct Seen<'a> {
-    /// The segment's layer.
-    pub layer: u16,
-    /// The op that has just run.
-    pub op: &'a Op,
-    /// The pass's lanes.
-    pub lanes: &'a [Lane],
-    /// For [`Op::Select`]: scores of all visible positions, by lane. For [`Op::Route`]: the router's logits, by lane.
-    pub scores: &'a [Vec<f32>],
-    /// For [`Op::Route`]: `[T, chosen]` experts and weights.
-    pub experts: &'a [u16],
-    /// See `experts`.
-    pub weights: &'a [f32],
-    /// For [`Op::Select`]: kept positions by lane.
-    pub kept: &'a [Vec<u32>],
-    buffers: &'a Buffers,
-}
-
-impl Seen<'_> {
-    /// A lane's values in a view of the op.
-    pub fn row(&self, view: View, lane: usize) -> &[f32] {
-        self.buffers.read(view).row(lane)
+impl SeenRows for Buffers {
+    fn row(&self, view: View, lane: usize) -> &[f32] {
+        self.read(view).row(lane)
     }
 }
 
@@ -128,20 +107,23 @@ impl Work {
                     experts: &self.experts,
                     weights: &self.weights,
                     kept,
-                    buffers: &self.buffers,
+                    rows: &self.buffers,
                 });
             }
         }
     }
 
     /// Publishes the step's input.
-    pub(crate) fn hand_over(&self, input: View, layer: u16, io: &StepIo) {
+    pub(crate) fn hand_over(&self, numerics: Numerics, input: View, layer: u16, io: &StepIo) {
         let hidden = self.buffers.read(input);
         let fresh = io.input.publish(|step: &mut StepInput| {
             step.layer = layer;
             step.lanes = hidden.lanes();
             step.hidden.clear();
             (0..hidden.lanes()).for_each(|t| step.hidden.extend_from_slice(hidden.row(t)));
+            if numerics == Numerics::Fp8 {
+                step.hidden.chunks_mut(hidden.width().max(1)).for_each(quantise);
+            }
             step.experts.clone_from(&self.experts);
             step.weights.clone_from(&self.weights);
         });
@@ -199,6 +181,13 @@ impl Work {
                 let scratch = &mut self.scratch;
                 self.buffers.produce(*out, |b, mut out| {
                     let (x, m) = (b.read(*x), matrix(*weight));
+                    let eight;
+                    let x = if numerics == Numerics::Fp8 && m.dtype() == DType::F8E4M3 {
+                        eight = eight_bits(x);
+                        Strided::dense(&eight, m.cols)
+                    } else {
+                        x
+                    };
                     if x.lanes() == 1 {
                         return product(isa, MatrixRows::all(m), x, out.row(0));
                     }
@@ -233,9 +222,15 @@ impl Work {
             }
             Op::Append { x, cache } => {
                 let x = self.buffers.read(*x);
+                let purpose =
+                    if numerics == Numerics::Fp8 { cx.purposes[usize::from(cache.0)] } else { Purpose::Plain };
                 for (t, lane) in lanes.iter().enumerate() {
                     let sequence = sequence_mut(cx.sequences, lane.sequence);
-                    sequence.cache_mut(*cache).write(lane.position, x.row(t));
+                    match purpose {
+                        Purpose::Plain => sequence.cache_mut(*cache).write(lane.position, x.row(t)),
+                        Purpose::Latent => sequence.cache_mut(*cache).write(lane.position, &eight_bits_of(x.row(t))),
+                        Purpose::IndexKeys => sequence.cache_mut(*cache).write(lane.position, &spread(x.row(t))),
+                    }
                 }
             }
             Op::Select { out, .. } => return self.select(cx, op, *out),
@@ -313,7 +308,7 @@ impl Work {
                 self.scratch.resize(m.rows * n, 0.0);
                 self.logits.resize(m.rows * n, 0.0);
                 if n > 0 {
-                    product(isa, MatrixRows::all(m), super::buffers::Strided::dense(&rows, m.cols), &mut self.scratch);
+                    product(isa, MatrixRows::all(m), Strided::dense(&rows, m.cols), &mut self.scratch);
                     transpose(&self.scratch, n, StridedMut::dense(&mut self.logits, m.rows));
                 }
             }
@@ -327,6 +322,15 @@ impl Work {
             unreachable!("called for Select only")
         };
         let (q, weights) = (self.buffers.read(*q), self.buffers.read(*weights));
+        let heads = weights.width().max(1);
+        let spread_q: Vec<f32>;
+        let q = if cx.numerics == Numerics::Fp8 {
+            let dim = q.width() / heads;
+            spread_q = (0..q.lanes()).flat_map(|t| q.row(t).chunks(dim).flat_map(spread)).collect();
+            Strided::dense(&spread_q, q.width())
+        } else {
+            q
+        };
         let observed = cx.observer.is_some();
         let (isa, sequences, lanes) = (cx.isa, &*cx.sequences, &self.lanes);
         let lane = |t: usize| {
@@ -350,12 +354,60 @@ impl Work {
     }
 }
 
+/// What a cache is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// Rows are kept as they are.
+    Plain,
+    /// Latent vectors of attention: in mode fp8 they go through 8 bits.
+    Latent,
+    /// Keys of an indexer: in mode fp8 they are spread by a Hadamard transform, rounded, and go through 8 bits, as its queries do.
+    IndexKeys,
+}
+
+impl Purpose {
+    /// By cache.
+    pub(crate) fn of(model: &Model) -> Vec<Purpose> {
+        let mut purposes = vec![Purpose::Plain; model.caches.len()];
+        let segments = model.main.segments.iter().chain(model.mtp.iter().flat_map(|mtp| &mtp.segments));
+        for op in segments.flat_map(|segment| segment.before.iter().chain(&segment.during)) {
+            match op {
+                Op::AttendLatent { latent, .. } => purposes[usize::from(latent.0)] = Purpose::Latent,
+                Op::Select { keys, .. } => purposes[usize::from(keys.0)] = Purpose::IndexKeys,
+                _ => {}
+            }
+        }
+        purposes
+    }
+}
+
+/// A row through 8 bits.
+fn eight_bits_of(row: &[f32]) -> Vec<f32> {
+    let mut row = row.to_vec();
+    quantise(&mut row);
+    row
+}
+
+/// Rows through 8 bits.
+fn eight_bits(x: Strided<'_>) -> Vec<f32> {
+    (0..x.lanes()).flat_map(|t| eight_bits_of(x.row(t))).collect()
+}
+
+/// A head of an indexer's query, or its key, as mode fp8 compares them.
+fn spread(head: &[f32]) -> Vec<f32> {
+    let mut head = head.to_vec();
+    hadamard(&mut head);
+    round_row(Numerics::Bf16, &mut head);
+    quantise(&mut head);
+    head
+}
+
 fn sequence_mut(sequences: &mut HashMap<SequenceId, Sequence>, id: SequenceId) -> &mut Sequence {
     sequences.get_mut(&id).expect("`begin` checks that the sequence is open")
 }
 
 fn round_row(numerics: Numerics, row: &mut [f32]) {
-    if numerics == Numerics::Bf16 {
+    if numerics != Numerics::Exact {
         row.iter_mut().for_each(|v| *v = numerics.round(*v));
     }
 }

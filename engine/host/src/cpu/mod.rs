@@ -7,10 +7,9 @@
 mod attend;
 mod buffers;
 mod cache;
-mod choose;
 mod dot;
 mod exec;
-mod finite;
+pub(crate) mod finite;
 mod heads;
 mod linear;
 mod norm;
@@ -29,14 +28,15 @@ use model::Numerics;
 use model::program::{Model, Program};
 use model::step::StepIo;
 
-pub use exec::{Observer, Seen};
+pub use crate::observe::{Observer, Seen};
 pub use simd::Isa;
 
 use crate::StageError;
+use crate::check::{Reach, Sequences, check};
+use crate::choose::{self, Draft};
 use crate::stage::{Choice, Chosen, Layers, PassId, PassSpec, Progress, SequenceId, Stage, Ticket};
 use cache::Sequence;
-use choose::Draft;
-use exec::{Context, Work};
+use exec::{Context, Purpose, Work};
 
 /// How a [`CpuStage`] works.
 #[derive(Clone, Copy, Debug)]
@@ -56,6 +56,7 @@ pub struct CpuStage {
     model: Arc<Model>,
     options: CpuOptions,
     shape: Shape,
+    purposes: Vec<Purpose>,
     sequences: HashMap<SequenceId, Sequence>,
     drafts: HashMap<SequenceId, Draft>,
     next_id: u64,
@@ -89,10 +90,12 @@ impl CpuStage {
             .shape()
             .ok_or(StageError::TooManyUnits { slices: model.dims.slices(), experts: model.dims.experts })?;
         finite::check(&model.weights.matrices)?;
+        let purposes = Purpose::of(&model);
         Ok(CpuStage {
             model,
             options,
             shape,
+            purposes,
             sequences: HashMap::new(),
             drafts: HashMap::new(),
             next_id: 0,
@@ -130,46 +133,6 @@ impl CpuStage {
         }
     }
 
-    fn check(&self, spec: &PassSpec) -> Result<(), StageError> {
-        let (lanes, dims) = (&spec.lanes, &self.model.dims);
-        if lanes.is_empty() || lanes.len() > self.options.max_lanes {
-            return Err(StageError::Lanes { found: lanes.len(), limit: self.options.max_lanes });
-        }
-        for (t, lane) in lanes.iter().enumerate() {
-            let sequence = self.sequences.get(&lane.sequence).ok_or(StageError::NoSequence(lane.sequence))?;
-            let end = match spec.layers {
-                Layers::Main => sequence.len,
-                Layers::Mtp => sequence.mtp_len,
-            };
-            let expected = match t.checked_sub(1).map(|before| lanes[before]) {
-                Some(before) if before.sequence == lane.sequence => before.position + 1,
-                Some(_) if lanes[..t].iter().any(|before| before.sequence == lane.sequence) => {
-                    return Err(StageError::Unordered { what: "lanes" });
-                }
-                _ => end,
-            };
-            if lane.position != expected {
-                return Err(StageError::Position { expected, found: lane.position });
-            }
-            if lane.position >= sequence.max_len {
-                return Err(StageError::CacheFull { limit: sequence.max_len });
-            }
-            if lane.token as usize >= dims.vocab {
-                return Err(StageError::Token { token: lane.token, vocab: dims.vocab });
-            }
-            if spec.layers == Layers::Mtp && sequence.kept(lane.position).is_none() {
-                return Err(StageError::StateGone { position: lane.position });
-            }
-        }
-        if !spec.logits.is_sorted_by(|a, b| a < b) {
-            return Err(StageError::Unordered { what: "logits" });
-        }
-        match spec.logits.last() {
-            Some(&lane) if lane >= lanes.len() => Err(StageError::NoLogits { lane }),
-            _ => Ok(()),
-        }
-    }
-
     /// Runs ops of a pass's segment.
     fn run(&mut self, id: PassId, segment: usize, part: Part) {
         let mut pass = self.passes.remove(&id).expect("checked by the caller");
@@ -183,6 +146,7 @@ impl CpuStage {
             numerics: self.options.numerics,
             model: &self.model,
             shape: self.shape,
+            purposes: &self.purposes,
             sequences: &mut self.sequences,
             summed: pass.io.as_deref(),
             observer: self.observer.as_deref_mut(),
@@ -193,6 +157,17 @@ impl CpuStage {
         };
         pass.work.run(&mut context, segment.layer, ops);
         self.passes.insert(id, pass);
+    }
+}
+
+impl Sequences for HashMap<SequenceId, Sequence> {
+    fn reach(&self, id: SequenceId) -> Option<Reach> {
+        let sequence = self.get(&id)?;
+        Some(Reach { len: sequence.len, mtp_len: sequence.mtp_len, max_len: sequence.max_len })
+    }
+
+    fn has_kept(&self, id: SequenceId, position: usize) -> bool {
+        self.get(&id).is_some_and(|sequence| sequence.kept(position).is_some())
     }
 }
 
@@ -230,7 +205,7 @@ impl Stage for CpuStage {
     fn begin(&mut self, spec: &PassSpec) -> Result<PassId, StageError> {
         let Some(program) = self.program(spec.layers) else { return Err(StageError::NoMtp) };
         let (widths, selections) = (program.buffers.clone(), program.selections);
-        self.check(spec)?;
+        check(spec, self.options.max_lanes, &self.model.dims, &self.sequences)?;
         let idle = self.idle.get_mut(&spec.layers).and_then(Vec::pop);
         let mut work = idle.unwrap_or_else(|| Work::new(&widths, selections));
         work.start(&self.model, &spec.lanes, &spec.logits);
@@ -274,7 +249,7 @@ impl Stage for CpuStage {
         let io = step.is_some().then(|| self.exchange());
         let pass = self.passes.get_mut(&id).expect("looked up above");
         if let (Some(step), Some(io)) = (&step, &io) {
-            pass.work.hand_over(step.input, step.layer, io);
+            pass.work.hand_over(self.options.numerics, step.input, step.layer, io);
         }
         (pass.next, pass.pending) = (segment + 1, true);
         if let Some(done) = std::mem::replace(&mut pass.io, io.clone()) {

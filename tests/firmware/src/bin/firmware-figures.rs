@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use duck_tests::{Host, Model, StepData, key};
 use duckd::{HugePages, Node, Options, Stop};
-use firmware_tests::firmware::{Firmware, firmware};
+use firmware_tests::firmware::{Firmware, command_line, firmware};
 use firmware_tests::native::Native;
 use firmware_tests::qemu::{Card, Machine, Nic, Start, Wire};
 use kernels::tree::Node as Subtree;
@@ -54,8 +54,7 @@ fn free() -> SocketAddr {
 }
 
 fn machine(firmware: &Firmware, cores: u32, wire: Wire) -> Machine {
-    let key = key().public().0.map(|byte| format!("{byte:02x}")).concat();
-    let append = format!("name=duck-07 key={key}");
+    let append = command_line("duck-07", &key().public());
     let mut machine = Machine::new(Start::Pvh { kernel: firmware.nest(), append });
     machine.cores = cores;
     machine.nics.push(Nic { card: Card::Virtio, mac: DUCK.0, wire, boots: false });

@@ -33,7 +33,7 @@ impl Domain {
                 return;
             };
             list = Arc::new(list.with_program(program));
-            (config.kernels, config.kernels_signature) = (program.digest(), program.signature);
+            (config.kernels, config.kernels_signature) = program.named();
         }
         let memory = SeatMemory { list, slices: Arc::clone(&self.slices), steps: Rc::clone(&self.steps) };
         // Another tag for each open of a duck by this process.
