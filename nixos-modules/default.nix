@@ -1,0 +1,7 @@
+# Everything: a host, and ducks that keep Linux. Neither does anything until it is enabled.
+{
+  imports = [
+    ./host
+    ./duck
+  ];
+}

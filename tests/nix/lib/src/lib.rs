@@ -1,0 +1,1 @@
+//! Nothing: `Cargo.toml` says why this is here.
