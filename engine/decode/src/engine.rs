@@ -55,8 +55,9 @@ pub struct Engine {
     chunk: usize,
     context: Option<Context>,
     backend: Backend,
-    /// What goes on if the GPU fails.
-    fallback: Option<(Arc<Model>, CpuOptions)>,
+    /// Whether the processors go on if a GPU fails, and with what.
+    falls_back: bool,
+    on_cpu: (Arc<Model>, CpuOptions),
     kept: Vec<Box<dyn Any + Send>>,
 }
 
@@ -149,7 +150,7 @@ impl Engine {
         };
         let model = Arc::new(model);
         let (stage, backend) = options.stage0.open(&model, cpu, max_len)?;
-        let fallback = (options.stage0 == Stage0::Auto && backend == Backend::Cuda).then_some((model, cpu));
+        let falls_back = options.stage0 == Stage0::Auto && backend == Backend::Cuda;
         let plan = flock.plan().clone();
         let compute = Compute { stage, flock, pool };
         Ok(Engine {
@@ -162,7 +163,8 @@ impl Engine {
             chunk,
             context: None,
             backend,
-            fallback,
+            falls_back,
+            on_cpu: (model, cpu),
             kept: Vec::new(),
         })
     }
@@ -225,6 +227,21 @@ impl Engine {
         self.hooks.drafts = hook;
     }
 
+    /// Has `make` wrap the stage, as a GPU after whose failure the processors go on: for tests of that, on machines without one.
+    ///
+    /// # Errors
+    /// None that the engine's making did not have.
+    pub fn replace_stage(
+        &mut self,
+        make: impl FnOnce(Box<dyn Stage + Send>) -> Box<dyn Stage + Send>,
+    ) -> Result<(), EngineError> {
+        self.reset();
+        let (model, options) = &self.on_cpu;
+        self.compute.stage = make(Box::new(CpuStage::new(model.clone(), *options)?));
+        (self.backend, self.falls_back) = (Backend::Cuda, true);
+        Ok(())
+    }
+
     /// Answers a request. `on_event` sees the prompt's progress and each token as it is chosen; when it breaks, the answer ends there.
     ///
     /// # Errors
@@ -267,7 +284,7 @@ impl Engine {
     ) -> Result<Outcome, EngineError> {
         let mut answer = Answer::new(request, self.max_len, on_event);
         let broken = match self.go_on(&mut answer) {
-            Err(EngineError::Stage(StageError::Device(error))) if self.fallback.is_some() => error,
+            Err(EngineError::Stage(StageError::Device(error))) if self.falls_back => error,
             result => return result.map(|()| answer.outcome(self.backend)),
         };
         tracing::warn!(
@@ -300,9 +317,9 @@ impl Engine {
     /// From the GPU to the processors, with the same numerics. What the GPU had cached is gone.
     fn leave_gpu(&mut self) -> Result<(), EngineError> {
         self.reset();
-        let Some((model, options)) = self.fallback.take() else { return Ok(()) };
-        self.compute.stage = Box::new(CpuStage::new(model, options)?);
-        self.backend = Backend::Cpu;
+        let (model, options) = &self.on_cpu;
+        self.compute.stage = Box::new(CpuStage::new(model.clone(), *options)?);
+        (self.backend, self.falls_back) = (Backend::Cpu, false);
         Ok(())
     }
 

@@ -221,7 +221,7 @@ fn compare(got: &[Vec<f32>], want: &[Vec<f32>], skip: &BTreeSet<usize>) -> Error
 }
 
 /// Runs the same passes on both stages and compares every operation. `limit` is on the error's root mean square in the first layer; what layers add to
-/// the stream stays there, so it grows with each, but in mode exact. Once a rounding has made some lane choose otherwise, later layers and lanes that
+/// the stream stays there, so it doubles with each, but in mode exact. Once a rounding has made some lane choose otherwise, later layers and lanes that
 /// read its caches have other inputs: from there on only the first layer is compared.
 fn operation_by_operation(name: &str, model: Model, numerics: Numerics, limit: f64) -> Vec<String> {
     let (gpu, cpu) = (Trace::default(), Trace::default());
@@ -266,7 +266,7 @@ fn operation_by_operation(name: &str, model: Model, numerics: Numerics, limit: f
             if layer > 0 && !same_inputs {
                 continue;
             }
-            let limit = if numerics == Numerics::Exact { limit } else { limit * f64::from(layer + 1) };
+            let limit = if numerics == Numerics::Exact { limit } else { limit * f64::from(1 << layer) };
             if error.relative > limit || error.worst.is_nan() {
                 faults.push(format!(
                     "{name} {numerics:?}: {count} lanes at {start}, layer {layer}, operation {place} {}: error {:.2e} of rms, worst {:.2e} \
