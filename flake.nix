@@ -16,22 +16,6 @@
     };
     own = import ./nix/packages pkgs;
 
-    # A module of this flake, with this flake's packages unless the configuration names others.
-    withPackages = path: {
-      imports = [
-        path
-        (
-          {options, ...}: {
-            config.services =
-              lib.optionalAttrs (options.services ? duckpond) {
-                duckpond.package = lib.mkDefault own.duckpond;
-                duckpond.firmware.package = lib.mkDefault own.duck-firmware;
-              }
-              // lib.optionalAttrs (options.services ? duckd) {duckd.package = lib.mkDefault own.duckd;};
-          }
-        )
-      ];
-    };
     machine = path:
       lib.nixosSystem {
         inherit system;
@@ -39,7 +23,6 @@
           self.nixosModules.default
           path
         ];
-        specialArgs = {inherit self;};
       };
     toplevel = name: self.nixosConfigurations.${name}.config.system.build.toplevel;
     images = name: self.nixosConfigurations.${name}.config.services.duckpond.firmware.images;
@@ -54,10 +37,29 @@
       modules = [self.nixosModules.default];
     };
   in {
+    # With this flake's packages unless the configuration names others.
     nixosModules = {
-      host = withPackages ./nixos-modules/host;
-      duck = withPackages ./nixos-modules/duck;
-      default = withPackages ./nixos-modules;
+      host = {config, ...}: {
+        key = "duckpond-host";
+        imports = [./nixos-modules/host];
+        config.services.duckpond = {
+          package = lib.mkDefault (
+            if config.services.duckpond.gpu.nvidia.enable
+            then own.duckpond-cuda
+            else own.duckpond
+          );
+          firmware.package = lib.mkDefault own.duck-firmware;
+        };
+      };
+      duck = {
+        key = "duckpond-duck";
+        imports = [./nixos-modules/duck];
+        config.services.duckd.package = lib.mkDefault own.duckd;
+      };
+      default.imports = [
+        self.nixosModules.host
+        self.nixosModules.duck
+      ];
     };
 
     nixosConfigurations = {

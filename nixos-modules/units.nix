@@ -53,7 +53,6 @@ in {
     watchdog,
   }: {
     description = "Engine of a pond: runs a language model on this host and its ducks";
-    documentation = ["man:systemd.service(5)"];
     wants = ["network-online.target"];
     after = ["network-online.target"];
     # It is started again and again: ducks and their weights outlive it.
@@ -139,6 +138,7 @@ in {
     before = [
       "network-pre.target"
       "duckpond.service"
+      "shutdown.target"
     ];
     wants = ["network-pre.target"];
     after = [
@@ -185,11 +185,7 @@ in {
   #   start  its command line
   duck = {start}: {
     description = "Duck of a pond: holds experts' weights and multiplies them for a host";
-    documentation = ["man:systemd.service(5)"];
-    after = [
-      "network-pre.target"
-      "sys-subsystem-net-devices.target"
-    ];
+    after = ["network-pre.target"];
     unitConfig.StartLimitIntervalSec = 0;
     serviceConfig =
       confined

@@ -12,6 +12,10 @@
 in {
   imports = [../../nixos-modules/duck/netboot.nix];
 
+  warnings = lib.optional (!builtins.pathExists pigeon) ''
+    linux-duck: services.duckd.publicKey is the test pond's, whose secret key is in the repository: anybody on the segment can command this
+    duck; put your pond's key into secrets/pigeon/pond.pub'';
+
   networking.hostName = "linux-duck";
   nixpkgs.hostPlatform = "x86_64-linux";
   system.stateVersion = "26.05";

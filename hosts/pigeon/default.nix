@@ -1,5 +1,5 @@
 # The reference appliance: an i9-13900K with an NVIDIA card and one four-port E810 whose functions belong to the engine; 32 ducks. Its pond is pond.nix
-# beside this file. Where to install it, and in which order, is in the project's README.
+# beside this file. Where to install it, and in which order, is in docs/deployment.md.
 {lib, ...}: let
   # Used as soon as they are there: secrets/README.md says how to make them.
   secret = file: lib.optional (builtins.pathExists file) file;
@@ -13,7 +13,7 @@ in {
   nixpkgs.hostPlatform = "x86_64-linux";
   system.stateVersion = "26.05";
 
-  # Machine: as the installer labels its partitions. The model's disk holds 770 GB while it is converted.
+  # Machine: as the installer labels its partitions. The model's disk holds 1.4 TB while it is converted.
   boot.loader.systemd-boot.enable = true;
   boot.loader.efi.canTouchEfiVariables = true;
   fileSystems."/" = {

@@ -16,12 +16,14 @@ let
   };
   ports = builtins.genList port 4;
 
-  # Hardware addresses are from the documentation range until `macs` gives those that `duckpond ducks adopt` finds.
+  # For each port the hardware addresses that `duckpond ducks adopt` finds, eight of them; null: from the documentation range, which no card has.
+  macs = [null null null null];
   ducks = i: port:
     pond.ducks {
       inherit (port) subnet;
       port = port.name;
       start = 8 * i + 1;
+      macs = builtins.elemAt macs i;
     };
 in
   pond.make {

@@ -16,7 +16,7 @@ rustPlatform.buildRustPackage {
     "--package=nest"
     "--package=fp9_kernels"
   ];
-  # Nothing may be added to these programs or taken from them: they are the same, byte for byte, wherever they are built.
+  # Nothing may be added to these programs or taken from them: they are the same, byte for byte and with one toolchain, wherever they are built.
   auditable = false;
   dontStrip = true;
   dontPatchELF = true;

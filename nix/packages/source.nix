@@ -11,6 +11,8 @@
     "LICENSE-APACHE"
     "LICENSE-MIT"
     "docs"
+    # A test reads the committed description.
+    "hosts"
   ];
   # Below tests/nix and tests/vm there is nothing to compile for a package.
   unwanted = [

@@ -4,6 +4,7 @@
   config,
   lib,
   options,
+  pkgs,
   ...
 }: let
   cfg = config.services.duckpond;
@@ -28,14 +29,16 @@ in {
       ];
       text = ''
         install -d -m 0750 -o duckpond -g duckpond /var/lib/duckpond
-        install -d -m 0755 ${dirOf kernels}
-        install -m 0644 ${cfg.firmware.package}/share/duckpond/fp9_kernels.elf ${kernels}
-        if [ -e ${key} ]; then
-          ${lib.getExe' cfg.package "duckpond"} sign ${kernels} --key ${key} > /dev/null || _localstatus=1
+        # The folder is the engine's user's: what is done in it is done as that user, so that no link there leads root elsewhere.
+        as_engine() { ${pkgs.util-linux}/bin/setpriv --reuid duckpond --regid duckpond --clear-groups "$@" || _localstatus=1; }
+        as_engine ${pkgs.coreutils}/bin/install -d -m 0755 ${lib.escapeShellArg (dirOf kernels)}
+        as_engine ${pkgs.coreutils}/bin/install -m 0644 ${cfg.firmware.package}/share/duckpond/fp9_kernels.elf ${lib.escapeShellArg kernels}
+        if [ -e ${lib.escapeShellArg key} ]; then
+          as_engine ${lib.getExe' cfg.package "duckpond"} sign ${lib.escapeShellArg kernels} --key ${lib.escapeShellArg key} > /dev/null
         else
-          echo "duckpond: ${key} is not there yet, so the kernels are not signed; make it by 'duckpond key new ${key}', then activate again" >&2
+          echo "duckpond: ${key} is not there yet, so the kernels are not signed; make it by 'duckpond key new ${key} && chown duckpond: ${key}', then activate again" >&2
         fi
-        ${lib.optionalString (images != null && netboot != null) "ln -sfn ${images} ${netboot}"}
+        ${lib.optionalString (images != null && netboot != null) "as_engine ${pkgs.coreutils}/bin/ln -sfn ${images} ${lib.escapeShellArg netboot}"}
       '';
     };
   };

@@ -41,6 +41,8 @@ in {
         }
       )
     ];
+    # The key's file is on the machine, not where the configuration is checked.
+    services.prometheus.checkConfig = lib.mkIf (cfg.prometheus.enable && cfg.prometheus.keyFile != null) (lib.mkDefault "syntax-only");
     services.journald.extraConfig = lib.mkIf (journal != {}) (
       lib.concatStrings (lib.mapAttrsToList (name: value: "${name}=${value}\n") journal)
     );

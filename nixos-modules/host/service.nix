@@ -11,7 +11,7 @@
   ports = cfg.description.ports or [];
   tls = cfg.tls.certificate != null;
 
-  # Interfaces of ports that stay with the kernel. They have no address, so nobody else brings them up.
+  # Interfaces of ports that stay with the kernel. They need no address: the engine's unit brings them up, and nobody should ask for one there.
   interfaces = map (port: lib.removePrefix "eth:" port.link) (lib.filter (port: lib.hasPrefix "eth:" port.link) ports);
   devices = map (name: "sys-subsystem-net-devices-${utils.escapeSystemdPath name}.device") interfaces;
 
@@ -73,8 +73,6 @@ in {
   config = lib.mkIf cfg.enable {
     environment.systemPackages = [cfg.package];
     environment.etc."duckpond/duckpond.toml".source = settings;
-    # So that `duckpond ducks` as root asks the running engine.
-    environment.variables.DUCKPOND_RUNTIME_DIR = "/run/duckpond";
 
     users.users.duckpond = {
       description = "Engine of a pond";
@@ -88,7 +86,6 @@ in {
       inherit
         (unit)
         description
-        documentation
         unitConfig
         ;
       wantedBy = ["multi-user.target"];
@@ -118,6 +115,13 @@ in {
         };
     };
 
+    networking.dhcpcd.denyInterfaces = interfaces;
+    systemd.network.networks = lib.listToAttrs (map (name:
+      lib.nameValuePair "05-duckpond-${name}" {
+        matchConfig.Name = name;
+        linkConfig.Unmanaged = true;
+      })
+    interfaces);
     networking.firewall.allowedTCPPorts = lib.mkIf cfg.openFirewall [cfg.port];
     security.pam.loginLimits =
       map (domain: {

@@ -77,8 +77,8 @@ description: let
     (when (!form.isPage pages.size)
       (fault "huge_pages.size" "${toString pages.size} is no size of a page, expected 2MiB or 1GiB"))
     (range "huge_pages.count" pages.count 1 1048576)
-    (when (mount != null && substring 0 1 mount != "/")
-      (fault "huge_pages.mount" "${shown mount} is not an absolute path; let it begin with /"))
+    (when (mount != null && builtins.match "/[A-Za-z0-9/._-]*" mount == null)
+      (fault "huge_pages.mount" "${shown mount} is not an absolute path of letters, digits and ._-; let it begin with /"))
   ];
 
   # A port's values with the fields that have them.

@@ -36,7 +36,6 @@
     );
   unit = {
     description,
-    documentation ? [],
     wants ? [],
     requires ? [],
     after ? [],
@@ -50,7 +49,6 @@
     [Unit]
     ${lines (
       {Description = description;}
-      // list "Documentation" documentation
       // list "Wants" wants
       // list "Requires" requires
       // list "After" after

@@ -56,6 +56,12 @@ fn name(field: &str, name: &str, most: usize) -> Result<(), PondError> {
     Err(PondError::new(field, Problem::Form(FormError::new(name, expected).to_string())))
 }
 
+/// Absolute, and nothing in it that a shell or a table would take for anything else.
+fn is_plain_path(path: &std::path::Path) -> bool {
+    let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"/-_.".contains(byte);
+    path.is_absolute() && path.as_os_str().as_encoded_bytes().iter().all(plain)
+}
+
 fn list<T: Display>(values: impl Iterator<Item = T>) -> String {
     let shown: Vec<_> = values.map(|value| value.to_string()).collect();
     if shown.is_empty() { "none".into() } else { shown.join(", ") }
@@ -128,8 +134,10 @@ impl Pond {
         }
         range("huge_pages.count", pages.count.into(), (1, MAX_HUGE_PAGES))?;
         match &pages.mount {
-            Some(mount) if !mount.is_absolute() => {
-                let reason = format!("{:?} is not an absolute path", mount.display().to_string());
+            // It is printed as part of commands.
+            Some(mount) if !is_plain_path(mount) => {
+                let reason =
+                    format!("{:?} is not an absolute path of letters, digits and ._-", mount.display().to_string());
                 Err(PondError::new("huge_pages.mount", Problem::Form(reason)))
             }
             _ => Ok(()),

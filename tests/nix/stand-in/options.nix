@@ -117,6 +117,11 @@ in {
     };
     networking.useNetworkd = bool false;
     networking.useDHCP = bool true;
+    # nixos/modules/services/networking/dhcpcd.nix 0232f83ef279
+    networking.dhcpcd.denyInterfaces = mkOption {
+      type = types.listOf types.str;
+      default = [];
+    };
     # nixos/modules/services/networking/firewall.nix 0192bb844360
     networking.firewall =
       {
@@ -152,7 +157,7 @@ in {
         }
       );
     };
-    # nixos/modules/services/networking/ssh/sshd.nix, not read
+    # nixos/modules/services/networking/ssh/sshd.nix 00976b194fe3
     services.openssh.enable = bool false;
 
     # nixos/modules/system/etc/etc.nix 05924f714f31
@@ -306,6 +311,10 @@ in {
     services.journald.extraConfig = lines;
     # nixos/modules/services/monitoring/prometheus/default.nix 020e024506ab; authorization as found by its text in a later version
     services.prometheus.enable = mkEnableOption "Prometheus";
+    services.prometheus.checkConfig = mkOption {
+      type = types.either types.bool (types.enum ["syntax-only"]);
+      default = true;
+    };
     services.prometheus.scrapeConfigs = mkOption {
       default = [];
       type = types.listOf (

@@ -168,6 +168,7 @@
       "mount"
       "mountpoint"
       "runuser"
+      "setpriv"
     ];
     systemd = programs "systemd" [
       "systemctl"

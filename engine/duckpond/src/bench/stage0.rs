@@ -14,6 +14,7 @@ use serde::Serialize;
 use crate::cli::{KnownDims, Stage0Args};
 use crate::error::Error;
 use crate::settings::{self, Settings};
+use crate::signals::temporary;
 use crate::{output, progress};
 
 /// Lanes that are read as a prompt is, from here on.
@@ -33,9 +34,18 @@ pub fn run(args: &Stage0Args, settings: &Settings) -> Result<(), Error> {
     let dims = match args.dims {
         KnownDims::DeepseekV32 => Dims::deepseek_v32(),
     };
+    let stage = |error| Error::Engine(decode::EngineError::Stage(error));
+    // Before anything is written for them.
+    let probe = host::cuda::probe();
+    probe.device.map_err(|error| stage(error.into()))?;
+    probe.nvrtc.map_err(|error| stage(error.into()))?;
     let base = std::env::temp_dir();
-    let folder = tempfile::Builder::new().prefix("duckpond-bench-").tempdir_in(&base);
-    let folder = folder.map_err(|source| Error::Folder { folder: base, source })?;
+    let make = || {
+        let folder = tempfile::Builder::new().prefix("duckpond-bench-").tempdir_in(&base)?;
+        let path = folder.path().to_owned();
+        Ok((folder, path))
+    };
+    let (folder, _cleared) = temporary(make).map_err(|source| Error::Folder { folder: base.clone(), source })?;
     let options = synthetic::Options { folder: folder.path(), dims: &dims, seed: 1, shard_bytes: SHARD_BYTES };
     let hollow = synthetic::write_hollow(&options);
     hollow.map_err(|error| Error::Synthetic(Box::new(error)))?;
@@ -49,7 +59,6 @@ pub fn run(args: &Stage0Args, settings: &Settings) -> Result<(), Error> {
         passes: 1,
         ..CudaOptions::new(numerics, lanes.max(FEW), 1, positions)
     };
-    let stage = |error| Error::Engine(decode::EngineError::Stage(error));
     let mut measured =
         progress::spinner("making random weights on the GPU", || CudaStage::new(model.clone(), cuda, &mut |_, _| ()))
             .map_err(stage)?;

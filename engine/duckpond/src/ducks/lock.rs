@@ -111,8 +111,9 @@ fn runtime_folder() -> Result<PathBuf, DucksError> {
     let usual = || {
         let base = std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| !dir.is_empty()).map(PathBuf::from);
         match base {
+            // Where the service is, whatever session root has.
+            _ if uid.is_root() => PathBuf::from("/run/duckpond"),
             Some(base) => base.join("duckpond"),
-            None if uid.is_root() => PathBuf::from("/run/duckpond"),
             None => std::env::temp_dir().join(format!("duckpond-{}", uid.as_raw())),
         }
     };

@@ -57,6 +57,11 @@ impl Nvrtc {
         let mut searched = Vec::new();
         for candidate in candidates() {
             searched.push(candidate.display().to_string());
+            // A path is a file: the linker would wait for a named pipe, and nothing could end that.
+            let named = candidate.parent().is_some_and(|folder| !folder.as_os_str().is_empty());
+            if named && !candidate.is_file() {
+                continue;
+            }
             preload_builtins(&candidate);
             // SAFETY: loading runs the library's initialisers; a file of NVRTC's name is trusted as the system's linker would.
             if let Ok(library) = unsafe { Library::new(&candidate) } {
@@ -234,7 +239,7 @@ fn preload_builtins(nvrtc: &Path) {
     let Some(folder) = nvrtc.parent().filter(|folder| !folder.as_os_str().is_empty()) else { return };
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         let name = entry.file_name();
-        if name.to_string_lossy().starts_with("libnvrtc-builtins.so.") {
+        if name.to_string_lossy().starts_with("libnvrtc-builtins.so.") && entry.path().is_file() {
             // SAFETY: as for NVRTC itself.
             if let Ok(library) = unsafe { Library::new(entry.path()) } {
                 std::mem::forget(library);
