@@ -100,23 +100,14 @@
     ]
     ++ duck.extraFlags;
 
-  # Interfaces that ducks use: they need no address, so that nobody else brings them up, and nobody should ask for one there.
-  interfaceOf = duck: lib.optional (lib.hasPrefix "eth:" duck.link) (lib.removePrefix "eth:" duck.link);
-  interfaces = lib.concatMap interfaceOf (lib.attrValues cfg.instances);
-  service = duck: let
-    unit = units.duck {start = "${lib.getExe' cfg.package "duckd"} ${utils.escapeSystemdExecArgs (arguments duck)}";};
-    devices = map (name: "sys-subsystem-net-devices-${utils.escapeSystemdPath name}.device") (interfaceOf duck);
-  in
-    unit
+  interfaces = import ../interfaces.nix {inherit lib pkgs utils;};
+  used = interfaces.of (map (duck: duck.link) (lib.attrValues cfg.instances));
+  service = duck:
+    interfaces.service (interfaces.of [duck.link]) (
+      units.duck {start = "${lib.getExe' cfg.package "duckd"} ${utils.escapeSystemdExecArgs (arguments duck)}";}
+    )
     // {
       wantedBy = ["multi-user.target"];
-      wants = devices;
-      after = unit.after ++ devices;
-      serviceConfig =
-        unit.serviceConfig
-        // lib.optionalAttrs (devices != []) {
-          ExecStartPre = map (name: "+${lib.getExe' pkgs.iproute2 "ip"} link set dev ${lib.escapeShellArg name} up") (interfaceOf duck);
-        };
     };
   size =
     {
@@ -186,13 +177,8 @@ in {
           ) (service duck)
       )
       cfg.instances;
-    networking.dhcpcd.denyInterfaces = interfaces;
-    systemd.network.networks = lib.listToAttrs (map (name:
-      lib.nameValuePair "05-duckpond-${name}" {
-        matchConfig.Name = name;
-        linkConfig.Unmanaged = true;
-      })
-    interfaces);
+    networking.dhcpcd.denyInterfaces = used;
+    systemd.network.networks = interfaces.unmanaged used;
     boot.kernelParams = lib.optionals (cfg.reservePages.count != null) [
       "default_hugepagesz=${size}"
       "hugepagesz=${size}"

@@ -11,9 +11,8 @@
   ports = cfg.description.ports or [];
   tls = cfg.tls.certificate != null;
 
-  # Interfaces of ports that stay with the kernel. They need no address: the engine's unit brings them up, and nobody should ask for one there.
-  interfaces = map (port: lib.removePrefix "eth:" port.link) (lib.filter (port: lib.hasPrefix "eth:" port.link) ports);
-  devices = map (name: "sys-subsystem-net-devices-${utils.escapeSystemdPath name}.device") interfaces;
+  interfaces = import ../interfaces.nix {inherit lib pkgs utils;};
+  used = interfaces.of (map (port: port.link) ports);
 
   # TOML, as far as settings need it: JSON's texts, numbers and lists are TOML's.
   settings = pkgs.writeText "duckpond.toml" (
@@ -61,14 +60,14 @@
     then toString cfg.model
     else cfg.description.model or null;
 
-  unit = units.engine {
+  unit = interfaces.service used (units.engine {
     start = "${lib.getExe' cfg.package "duckpond"} ${utils.escapeSystemdExecArgs arguments}${credentials}";
     kill = "${pkgs.coreutils}/bin/kill";
     ports = lib.any (port: !(lib.hasPrefix "udp:" port.link)) ports;
     vfio = cfg.cards != [] || (cfg.description.vfio_ids or cfg.vfio.ids) != [];
     gpu = cfg.gpu.nvidia.enable;
     watchdog = cfg.watchdogSec;
-  };
+  });
 in {
   config = lib.mkIf cfg.enable {
     environment.systemPackages = [cfg.package];
@@ -87,10 +86,10 @@ in {
         (unit)
         description
         unitConfig
+        wants
         ;
       wantedBy = ["multi-user.target"];
-      wants = unit.wants ++ devices;
-      after = unit.after ++ devices ++ lib.optional (cfg.cards != []) "duckpond-vfio.service";
+      after = unit.after ++ lib.optional (cfg.cards != []) "duckpond-vfio.service";
       requires = lib.optional (cfg.cards != []) "duckpond-vfio.service";
       # The description's path stays when its content changes.
       restartTriggers = [settings] ++ lib.optional (cfg.descriptionFile != null) cfg.descriptionFile;
@@ -104,9 +103,6 @@ in {
       };
       serviceConfig =
         unit.serviceConfig
-        // lib.optionalAttrs (interfaces != []) {
-          ExecStartPre = map (name: "+${lib.getExe' pkgs.iproute2 "ip"} link set dev ${lib.escapeShellArg name} up") interfaces;
-        }
         // lib.optionalAttrs tls {
           LoadCredential = [
             "tls-certificate:${toString cfg.tls.certificate}"
@@ -115,13 +111,8 @@ in {
         };
     };
 
-    networking.dhcpcd.denyInterfaces = interfaces;
-    systemd.network.networks = lib.listToAttrs (map (name:
-      lib.nameValuePair "05-duckpond-${name}" {
-        matchConfig.Name = name;
-        linkConfig.Unmanaged = true;
-      })
-    interfaces);
+    networking.dhcpcd.denyInterfaces = used;
+    systemd.network.networks = interfaces.unmanaged used;
     networking.firewall.allowedTCPPorts = lib.mkIf cfg.openFirewall [cfg.port];
     security.pam.loginLimits =
       map (domain: {

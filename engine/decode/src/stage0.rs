@@ -1,7 +1,7 @@
 //! What computes stage 0: this machine's processors or its GPU.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use host::StageError;
 use host::cpu::{CpuOptions, CpuStage};
@@ -41,10 +41,11 @@ impl fmt::Display for Backend {
 }
 
 impl Stage0 {
-    /// Whether a GPU would be tried on this machine: one is wanted, or one is there.
+    /// Whether a GPU would be tried on this machine: one is wanted, or one is there, which is looked for once.
     pub fn tries_gpu(self) -> bool {
+        static THERE: OnceLock<bool> = OnceLock::new();
         match self {
-            Stage0::Auto => host::cuda::probe().device.is_ok(),
+            Stage0::Auto => *THERE.get_or_init(|| host::cuda::device().is_ok()),
             Stage0::Cpu => false,
             Stage0::Cuda => true,
         }

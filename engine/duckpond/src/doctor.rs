@@ -62,7 +62,8 @@ fn gpu(probe: &Probe) -> String {
 /// What of a model fits on the card, in each numeric mode.
 fn fits(model: &Model, max_len: usize, chunk: usize, free: u64) -> String {
     let mut out = String::new();
-    for (name, numerics) in [("exact", Numerics::Exact), ("bf16", Numerics::Bf16), ("fp8", Numerics::Fp8)] {
+    for numerics in [Numerics::Exact, Numerics::Bf16, Numerics::Fp8] {
+        let name = numerics.name();
         let needs = |positions: usize| Needs::of(model, &CudaOptions::new(numerics, chunk.max(2), 1, positions));
         let whole = match needs(max_len) {
             Ok(needs) => needs,

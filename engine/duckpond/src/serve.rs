@@ -23,7 +23,6 @@ use crate::loaded::Opened;
 use crate::output::say;
 use crate::provenance::Provenance;
 use crate::settings::Settings;
-use model::Numerics;
 
 /// Runs the command.
 ///
@@ -51,11 +50,7 @@ pub fn run(args: &ServeArgs, settings: &Settings) -> Result<(), Error> {
 pub(crate) fn model_info(name: Option<&str>, settings: &Settings, opened: &Opened) -> ModelInfo {
     let folder = &opened.folder;
     let own = || folder.file_name().map_or_else(|| "model".to_owned(), |name| name.to_string_lossy().into_owned());
-    let rounding = match crate::loaded::numerics(settings.numerics, crate::loaded::stage0(settings.stage0)) {
-        Numerics::Exact => "exact",
-        Numerics::Bf16 => "bf16",
-        Numerics::Fp8 => "fp8",
-    };
+    let rounding = crate::loaded::numerics(settings.numerics, crate::loaded::stage0(settings.stage0)).name();
     let ducks = match (&settings.pond, settings.ducks) {
         (Some(file), _) => format!("the ducks of {}", file.file_name().unwrap_or(file.as_os_str()).display()),
         (None, 1) => "1 duck in this process".to_owned(),

@@ -1,9 +1,12 @@
 //! What every backend refuses before it begins a pass or submits a segment.
 
+use std::collections::HashMap;
+
 use model::program::Dims;
+use model::step::StepIo;
 
 use crate::StageError;
-use crate::stage::{Layers, PassSpec, SequenceId};
+use crate::stage::{Lane, Layers, PassId, PassSpec, SequenceId};
 
 /// How far a sequence's caches reach.
 #[derive(Clone, Copy, Debug)]
@@ -69,4 +72,49 @@ pub(crate) fn check(
         Some(&lane) if lane >= lanes.len() => Err(StageError::NoLogits { lane }),
         _ => Ok(()),
     }
+}
+
+/// A pass under way, as far as order is concerned.
+pub(crate) trait UnderWay {
+    fn layers(&self) -> Layers;
+    fn lanes(&self) -> &[Lane];
+    /// The segment to submit next.
+    fn next(&self) -> usize;
+    /// The latest segment has not been polled to its end.
+    fn pending(&self) -> bool;
+    /// The latest step.
+    fn io(&self) -> Option<&StepIo>;
+}
+
+/// Whether a sequence is in both.
+pub(crate) fn share_sequence(a: &[Lane], b: &[Lane]) -> bool {
+    a.iter().any(|a| b.iter().any(|b| a.sequence == b.sequence))
+}
+
+/// Refuses a segment out of order, one whose sums are not there, and one that an earlier pass of the same sequence has not been through. Gives
+/// the pass.
+pub(crate) fn check_submit<P: UnderWay>(
+    passes: &HashMap<PassId, P>,
+    id: PassId,
+    segment: usize,
+    segments: impl Fn(Layers) -> usize,
+) -> Result<&P, StageError> {
+    let pass = passes.get(&id).ok_or(StageError::NoPass(id))?;
+    if segment != pass.next() || pass.pending() || segment >= segments(pass.layers()) {
+        return Err(StageError::Segment { expected: pass.next(), found: segment });
+    }
+    if pass.io().is_some_and(|io| !io.is_summed()) {
+        return Err(StageError::NotSummed { segment });
+    }
+    // Later positions read what earlier ones of the same layers have written.
+    let overtaken = |(other, earlier): (&PassId, &P)| {
+        other.0 < id.0
+            && earlier.layers() == pass.layers()
+            && earlier.next() <= segment
+            && share_sequence(earlier.lanes(), pass.lanes())
+    };
+    if passes.iter().any(overtaken) {
+        return Err(StageError::Overtaking { segment });
+    }
+    Ok(pass)
 }

@@ -8,7 +8,9 @@ mod choose;
 pub mod cpu;
 pub mod cuda;
 mod error;
+mod exchanges;
 pub mod observe;
+mod purpose;
 pub mod stage;
 
 pub use error::StageError;

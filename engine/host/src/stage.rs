@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 
+use model::program::{Model, Program};
 use model::sampling::SamplingParams;
 use model::step::StepIo;
 
@@ -38,6 +39,16 @@ pub enum Layers {
     Main,
     /// The MTP layer, at positions that a main pass kept.
     Mtp,
+}
+
+impl Layers {
+    /// That program of a model; `None` for an MTP layer that it does not have.
+    pub(crate) fn program(self, model: &Model) -> Option<&Program> {
+        match self {
+            Layers::Main => Some(&model.main),
+            Layers::Mtp => model.mtp.as_ref(),
+        }
+    }
 }
 
 /// What a pass does.

@@ -14,6 +14,15 @@ pub enum Numerics {
 }
 
 impl Numerics {
+    /// As settings and reports write it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Numerics::Exact => "exact",
+            Numerics::Bf16 => "bf16",
+            Numerics::Fp8 => "fp8",
+        }
+    }
+
     /// An activation as this mode keeps it.
     #[inline]
     pub fn round(self, value: f32) -> f32 {

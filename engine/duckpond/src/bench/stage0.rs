@@ -5,16 +5,16 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
+use decode::Stage0;
 use host::cuda::{CudaOptions, CudaStage, KernelTime, Measurement};
 use host::stage::Layers;
-use model::Numerics;
 use model::synthetic::{self, Dims};
 use serde::Serialize;
 
 use crate::cli::{KnownDims, Stage0Args};
 use crate::error::Error;
-use crate::settings::{self, Settings};
-use crate::signals::temporary;
+use crate::loaded::numerics;
+use crate::settings::Settings;
 use crate::{output, progress};
 
 /// Lanes that are read as a prompt is, from here on.
@@ -26,11 +26,7 @@ const SHARD_BYTES: u64 = 4 << 30;
 /// # Errors
 /// No GPU that can be used, or too little memory on it.
 pub fn run(args: &Stage0Args, settings: &Settings) -> Result<(), Error> {
-    let numerics = match settings.numerics {
-        settings::Numerics::Exact => Numerics::Exact,
-        settings::Numerics::Auto | settings::Numerics::Bf16 => Numerics::Bf16,
-        settings::Numerics::Fp8 => Numerics::Fp8,
-    };
+    let numerics = numerics(settings.numerics, Stage0::Cuda);
     let dims = match args.dims {
         KnownDims::DeepseekV32 => Dims::deepseek_v32(),
     };
@@ -39,13 +35,7 @@ pub fn run(args: &Stage0Args, settings: &Settings) -> Result<(), Error> {
     let probe = host::cuda::probe();
     probe.device.map_err(|error| stage(error.into()))?;
     probe.nvrtc.map_err(|error| stage(error.into()))?;
-    let base = std::env::temp_dir();
-    let make = || {
-        let folder = tempfile::Builder::new().prefix("duckpond-bench-").tempdir_in(&base)?;
-        let path = folder.path().to_owned();
-        Ok((folder, path))
-    };
-    let (folder, _cleared) = temporary(make).map_err(|source| Error::Folder { folder: base.clone(), source })?;
+    let (folder, _cleared) = super::synthetic::folder()?;
     let options = synthetic::Options { folder: folder.path(), dims: &dims, seed: 1, shard_bytes: SHARD_BYTES };
     let hollow = synthetic::write_hollow(&options);
     hollow.map_err(|error| Error::Synthetic(Box::new(error)))?;
@@ -70,11 +60,7 @@ pub fn run(args: &Stage0Args, settings: &Settings) -> Result<(), Error> {
     let report = Report {
         gpu: measured.properties().name.clone(),
         dims: "deepseek-v3.2",
-        numerics: match numerics {
-            Numerics::Exact => "exact",
-            Numerics::Bf16 => "bf16",
-            Numerics::Fp8 => "fp8",
-        },
+        numerics: numerics.name(),
         lanes,
         context: position,
         layers: dims.layers,

@@ -5,13 +5,14 @@ use kernels::tree::Shape;
 use model::arch::deepseek_v32::config::Config;
 use model::arch::deepseek_v32::tensors::{Part, specs};
 use model::synthetic::{self, Dims};
+use tempfile::TempDir;
 
 use crate::cli::BenchArgs;
 use crate::error::Error;
 use crate::loaded::{Opened, SLICE_WIDTH, check_ducks, max_len};
 use crate::progress;
 use crate::settings::Settings;
-use crate::signals::temporary;
+use crate::signals::{Temporary, temporary};
 
 /// One dense, one with experts.
 const FEWEST_LAYERS: usize = 2;
@@ -28,13 +29,7 @@ pub fn open(args: &BenchArgs, settings: &Settings) -> Result<Opened, Error> {
     let shape = Shape { slices: (dims.moe_intermediate / SLICE_WIDTH) as u16, experts: dims.experts as u16 };
     check_ducks(shape, settings.ducks)?;
     super::check_fit(args, max_len(dims.max_positions, settings.max_len)?)?;
-    let base = std::env::temp_dir();
-    let make = || {
-        let folder = tempfile::Builder::new().prefix("duckpond-bench-").tempdir_in(&base)?;
-        let path = folder.path().to_owned();
-        Ok((folder, path))
-    };
-    let (folder, _cleared) = temporary(make).map_err(|source| Error::Folder { folder: base.clone(), source })?;
+    let (folder, _cleared) = folder()?;
     let options = synthetic::Options { folder: folder.path(), dims: &dims, seed: 1, shard_bytes: SHARD_BYTES };
     progress::spinner("writing random weights", || synthetic::write(&options))
         .map_err(|error| Error::Synthetic(Box::new(error)))?;
@@ -44,6 +39,20 @@ pub fn open(args: &BenchArgs, settings: &Settings) -> Result<Opened, Error> {
         tracing::warn!("the synthetic model's folder stays: {error}");
     }
     opened
+}
+
+/// A folder for a model's files, which goes away even if a signal ends the process.
+///
+/// # Errors
+/// What the system says.
+pub fn folder() -> Result<(TempDir, Temporary), Error> {
+    let base = std::env::temp_dir();
+    let make = || {
+        let folder = tempfile::Builder::new().prefix("duckpond-bench-").tempdir_in(&base)?;
+        let path = folder.path().to_owned();
+        Ok((folder, path))
+    };
+    temporary(make).map_err(|source| Error::Folder { folder: base.clone(), source })
 }
 
 /// As many layers as it takes for a token to read `active` bytes; in each, experts and attention in about the proportion of

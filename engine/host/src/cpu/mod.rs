@@ -25,18 +25,20 @@ use std::sync::Arc;
 
 use kernels::tree::Shape;
 use model::Numerics;
-use model::program::{Model, Program};
+use model::program::Model;
 use model::step::StepIo;
 
 pub use crate::observe::{Observer, Seen};
 pub use simd::Isa;
 
 use crate::StageError;
-use crate::check::{Reach, Sequences, check};
+use crate::check::{Reach, Sequences, UnderWay, check, check_submit};
 use crate::choose::{self, Draft};
-use crate::stage::{Choice, Chosen, Layers, PassId, PassSpec, Progress, SequenceId, Stage, Ticket};
+use crate::exchanges::Exchanges;
+use crate::purpose::Purpose;
+use crate::stage::{Choice, Chosen, Lane, Layers, PassId, PassSpec, Progress, SequenceId, Stage, Ticket};
 use cache::Sequence;
-use exec::{Context, Purpose, Work};
+use exec::{Context, Work};
 
 /// How a [`CpuStage`] works.
 #[derive(Clone, Copy, Debug)]
@@ -63,8 +65,7 @@ pub struct CpuStage {
     passes: HashMap<PassId, Pass>,
     /// Work areas that no pass uses, by program.
     idle: HashMap<Layers, Vec<Work>>,
-    /// Exchanges that no step uses.
-    exchanges: Vec<Arc<StepIo>>,
+    exchanges: Exchanges,
     observer: Option<Box<dyn Observer>>,
 }
 
@@ -101,7 +102,7 @@ impl CpuStage {
             next_id: 0,
             passes: HashMap::new(),
             idle: HashMap::new(),
-            exchanges: Vec::new(),
+            exchanges: Exchanges::new(options.sources),
             observer: None,
         })
     }
@@ -111,35 +112,16 @@ impl CpuStage {
         self.observer = observer;
     }
 
-    fn program(&self, layers: Layers) -> Option<&Program> {
-        match layers {
-            Layers::Main => Some(&self.model.main),
-            Layers::Mtp => self.model.mtp.as_ref(),
-        }
-    }
-
     /// Ascending, so that of two passes the one with the lower id began first.
     fn new_id(&mut self) -> u64 {
         self.next_id += 1;
         self.next_id
     }
 
-    /// An exchange that nobody else holds.
-    fn exchange(&mut self) -> Arc<StepIo> {
-        let free = self.exchanges.iter_mut().position(|io| Arc::get_mut(io).map(StepIo::recycle).is_some());
-        match free {
-            Some(i) => self.exchanges.swap_remove(i),
-            None => Arc::new(StepIo::new(self.options.sources)),
-        }
-    }
-
     /// Runs ops of a pass's segment.
     fn run(&mut self, id: PassId, segment: usize, part: Part) {
         let mut pass = self.passes.remove(&id).expect("checked by the caller");
-        let program = match pass.layers {
-            Layers::Main => &self.model.main,
-            Layers::Mtp => self.model.mtp.as_ref().expect("`begin` checks that there is one"),
-        };
+        let program = pass.layers.program(&self.model).expect("`begin` checks that there is one");
         let segment = &program.segments[segment];
         let mut context = Context {
             isa: self.options.isa,
@@ -203,7 +185,7 @@ impl Stage for CpuStage {
     }
 
     fn begin(&mut self, spec: &PassSpec) -> Result<PassId, StageError> {
-        let Some(program) = self.program(spec.layers) else { return Err(StageError::NoMtp) };
+        let Some(program) = spec.layers.program(&self.model) else { return Err(StageError::NoMtp) };
         let (widths, selections) = (program.buffers.clone(), program.selections);
         check(spec, self.options.max_lanes, &self.model.dims, &self.sequences)?;
         let idle = self.idle.get_mut(&spec.layers).and_then(Vec::pop);
@@ -222,39 +204,21 @@ impl Stage for CpuStage {
     }
 
     fn segments(&self, layers: Layers) -> usize {
-        self.program(layers).map_or(0, |p| p.segments.len())
+        layers.program(&self.model).map_or(0, |p| p.segments.len())
     }
 
     fn submit(&mut self, id: PassId, segment: usize) -> Result<Ticket, StageError> {
-        let pass = self.passes.get(&id).ok_or(StageError::NoPass(id))?;
-        if segment != pass.next || pass.pending || segment >= self.segments(pass.layers) {
-            return Err(StageError::Segment { expected: pass.next, found: segment });
-        }
-        if pass.io.as_ref().is_some_and(|io| !io.is_summed()) {
-            return Err(StageError::NotSummed { segment });
-        }
-        // Later positions read what earlier ones of the same layers have written.
-        let overtaken = |(other, earlier): (&PassId, &Pass)| {
-            other.0 < id.0
-                && earlier.layers == pass.layers
-                && earlier.next <= segment
-                && earlier.work.lanes.iter().any(|a| pass.work.lanes.iter().any(|b| a.sequence == b.sequence))
-        };
-        if self.passes.iter().any(overtaken) {
-            return Err(StageError::Overtaking { segment });
-        }
+        check_submit(&self.passes, id, segment, |layers| self.segments(layers))?;
         self.run(id, segment, Part::Before);
         let layers = self.passes[&id].layers;
-        let step = self.program(layers).expect("the pass runs it").segments[segment].step.clone();
-        let io = step.is_some().then(|| self.exchange());
+        let step = layers.program(&self.model).expect("the pass runs it").segments[segment].step.clone();
+        let io = step.is_some().then(|| self.exchanges.take());
         let pass = self.passes.get_mut(&id).expect("looked up above");
         if let (Some(step), Some(io)) = (&step, &io) {
             pass.work.hand_over(self.options.numerics, step.input, step.layer, io);
         }
         (pass.next, pass.pending) = (segment + 1, true);
-        if let Some(done) = std::mem::replace(&mut pass.io, io.clone()) {
-            self.exchanges.push(done);
-        }
+        self.exchanges.give_back(std::mem::replace(&mut pass.io, io.clone()));
         Ok(Ticket { pass: id, segment, io })
     }
 
@@ -283,7 +247,7 @@ impl Stage for CpuStage {
 
     fn end(&mut self, pass: PassId) {
         if let Some(pass) = self.passes.remove(&pass) {
-            self.exchanges.extend(pass.io);
+            self.exchanges.give_back(pass.io);
             self.idle.entry(pass.layers).or_default().push(pass.work);
         }
     }
@@ -297,5 +261,23 @@ impl Pass {
     fn logits(&self, lane: usize, vocab: usize) -> Option<&[f32]> {
         let at = self.work.wanted.iter().position(|&wanted| wanted == lane)?;
         self.work.logits.get(at * vocab..(at + 1) * vocab)
+    }
+}
+
+impl UnderWay for Pass {
+    fn layers(&self) -> Layers {
+        self.layers
+    }
+    fn lanes(&self) -> &[Lane] {
+        &self.work.lanes
+    }
+    fn next(&self) -> usize {
+        self.next
+    }
+    fn pending(&self) -> bool {
+        self.pending
+    }
+    fn io(&self) -> Option<&StepIo> {
+        self.io.as_deref()
     }
 }

@@ -53,9 +53,17 @@ pub struct Probe {
     pub nvrtc: Result<(String, String), CudaError>,
 }
 
+/// Looks for a card alone.
+///
+/// # Errors
+/// Why none can be used.
+pub fn device() -> Result<Properties, CudaError> {
+    Device::open(0).map(|device| device.properties().clone())
+}
+
 /// Looks for card and compiler; holds neither.
 pub fn probe() -> Probe {
-    let device = Device::open(0).map(|device| device.properties().clone());
+    let device = device();
     let nvrtc = Nvrtc::load().map(|nvrtc| (nvrtc.version_text(), nvrtc.path().to_owned()));
     Probe { device, nvrtc }
 }

@@ -11,6 +11,7 @@ use super::schedule::schedule;
 use super::task::{
     AttendTask, Cut, Heads, Launch, LinearTask, RouteTask, RowTask, SelectTask, Target, Task, WeightKey,
 };
+use crate::purpose::Purpose;
 
 /// Latent widths that attention by matrix instructions has.
 const FAST_LATENT: [usize; 2] = [128, 512];
@@ -84,6 +85,7 @@ pub(crate) fn lower(model: &Model, program: &Program, numerics: Numerics, merge:
         model,
         numerics,
         program,
+        purposes: Purpose::of(model),
         buffers: program.buffers.clone(),
         dense: Vec::new(),
         router_logits: None,
@@ -114,6 +116,8 @@ struct Lowering<'a> {
     model: &'a Model,
     numerics: Numerics,
     program: &'a Program,
+    /// By cache.
+    purposes: Vec<Purpose>,
     buffers: Vec<usize>,
     dense: Vec<Buffer>,
     /// Scratch of routers, shared by all layers.
@@ -322,14 +326,11 @@ impl Lowering<'_> {
 
     /// Mode fp8: what the official path stores quantised.
     fn quantised_for_cache(&self, x: View, cache: CacheId) -> Result<Vec<Task>, CudaError> {
-        let ops = || self.program.segments.iter().flat_map(|segment| segment.before.iter().chain(&segment.during));
-        if ops().any(|op| matches!(op, Op::Select { keys, .. } if *keys == cache)) {
-            return self.turned(x, x.width);
+        match self.purposes[usize::from(cache.0)] {
+            Purpose::Plain => Ok(Vec::new()),
+            Purpose::Latent => Ok(vec![Task::Row(RowTask::Quantise { x, out: x })]),
+            Purpose::IndexKeys => self.turned(x, x.width),
         }
-        if ops().any(|op| matches!(op, Op::AttendLatent { latent, .. } if *latent == cache)) {
-            return Ok(vec![Task::Row(RowTask::Quantise { x, out: x })]);
-        }
-        Ok(Vec::new())
     }
 
     fn attend(&self, op: &Op) -> Result<Task, CudaError> {

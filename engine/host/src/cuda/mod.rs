@@ -31,7 +31,7 @@ mod task;
 mod weights;
 
 pub use compile::cache_folder;
-pub use device::{Probe, Properties, probe};
+pub use device::{Probe, Properties, device, probe};
 pub use error::CudaError;
 pub use kernels::Kernel;
 pub use measure::{KernelTime, Measurement};

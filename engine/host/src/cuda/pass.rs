@@ -8,6 +8,7 @@ use model::step::StepIo;
 
 use super::area::Area;
 use super::error::CudaError;
+use crate::check::UnderWay;
 use crate::stage::{Lane, Layers};
 
 /// How a pass's launches reach the card.
@@ -63,11 +64,6 @@ impl Pass {
         }
     }
 
-    /// Whether a sequence is in both.
-    pub(crate) fn shares_sequence(&self, other: &Pass) -> bool {
-        self.lanes.iter().any(|a| other.lanes.iter().any(|b| a.sequence == b.sequence))
-    }
-
     /// Waits until what was enqueued has run.
     pub(crate) fn finish(&mut self) -> Result<(), CudaError> {
         if !self.done {
@@ -94,5 +90,23 @@ impl Pass {
         let at = self.wanted.iter().position(|&wanted| wanted == lane)?;
         let token = self.area.best.get()[at];
         (token != u32::MAX).then_some(token)
+    }
+}
+
+impl UnderWay for Pass {
+    fn layers(&self) -> Layers {
+        self.layers
+    }
+    fn lanes(&self) -> &[Lane] {
+        &self.lanes
+    }
+    fn next(&self) -> usize {
+        self.next
+    }
+    fn pending(&self) -> bool {
+        self.pending
+    }
+    fn io(&self) -> Option<&StepIo> {
+        self.io.as_deref()
     }
 }

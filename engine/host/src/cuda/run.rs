@@ -16,6 +16,7 @@ use super::pass::{How, Pass};
 use super::stage::CudaStage;
 use super::stream::Graph;
 use super::task::{Launch, LinearTask, Target};
+use crate::check::share_sequence;
 use crate::observe::{Seen, SeenRows};
 use crate::stage::{Layers, PassId, PassSpec};
 
@@ -41,8 +42,7 @@ impl CudaStage {
         if result.is_ok() {
             (pass.next, pass.pending, pass.since) = (segment + 1, true, Instant::now());
             self.keep(&pass, segment);
-            let done = std::mem::replace(&mut pass.io, result.as_ref().ok().cloned().flatten());
-            done.into_iter().for_each(|io| self.recycle(io));
+            self.exchanges.give_back(std::mem::replace(&mut pass.io, result.as_ref().ok().cloned().flatten()));
         }
         self.passes.insert(id, pass);
         result
@@ -52,12 +52,8 @@ impl CudaStage {
     fn wait_for_earlier(&mut self, id: PassId) -> Result<(), CudaError> {
         let lanes = self.passes[&id].lanes.clone();
         for (other, earlier) in &mut self.passes {
-            let shares = earlier.lanes.iter().any(|a| lanes.iter().any(|b| a.sequence == b.sequence));
-            let segments = match earlier.layers {
-                Layers::Main => self.programs.main.segments.len(),
-                Layers::Mtp => self.programs.mtp.as_ref().map_or(0, |program| program.segments.len()),
-            };
-            if other.0 < id.0 && shares && earlier.next == segments {
+            let segments = self.programs.get(earlier.layers).map_or(0, |program| program.segments.len());
+            if other.0 < id.0 && share_sequence(&earlier.lanes, &lanes) && earlier.next == segments {
                 earlier.finish()?;
             }
         }
@@ -98,7 +94,7 @@ impl CudaStage {
         }
         let Some(layer) = step.filter(|_| travels) else { return Ok(None) };
         pass.area.exchange.wait_handed(&pass.area.stream)?;
-        let io = self.exchange();
+        let io = self.exchanges.take();
         pass.area.exchange.publish(layer, lanes, &io);
         Ok(Some(io))
     }
@@ -195,10 +191,7 @@ impl CudaStage {
     ) -> Result<(), CudaError> {
         let programs = self.observed.as_ref().unwrap_or(&self.programs);
         let lowered = programs.get(pass.layers).expect("`begin` checks that there is one");
-        let program = match pass.layers {
-            Layers::Main => &self.model.main,
-            Layers::Mtp => self.model.mtp.as_ref().expect("`begin` checks that there is one"),
-        };
+        let program = pass.layers.program(&self.model).expect("`begin` checks that there is one");
         let (ops, launches) = (&program.segments[segment], &lowered.segments[segment]);
         for (ops, groups) in [(&ops.before, &launches.before), (&ops.during, &launches.during)] {
             for group in groups {

@@ -7,9 +7,8 @@ use std::time::Duration;
 
 use ::kernels::tree::Shape;
 use model::Numerics;
-use model::program::{Model, Program};
+use model::program::Model;
 use model::sampling::Distribution;
-use model::step::StepIo;
 
 use super::abi;
 use super::area::{Area, Plan, Programs, Sizes};
@@ -25,9 +24,10 @@ use super::stream::Stream;
 use super::task::{Launch, WeightKey};
 use super::weights::{DeviceWeights, Source, bytes_of};
 use crate::StageError;
-use crate::check::{Reach, Sequences, check};
+use crate::check::{Reach, Sequences, check, check_submit};
 use crate::choose::{self, Draft};
 use crate::cpu::finite;
+use crate::exchanges::Exchanges;
 use crate::observe::Observer;
 use crate::stage::{Choice, Chosen, Layers, PassId, PassSpec, Progress, SequenceId, Stage, Ticket};
 
@@ -177,8 +177,7 @@ pub struct CudaStage {
     pub(super) shape: Shape,
     drafts: HashMap<SequenceId, Draft>,
     next_id: u64,
-    /// Exchanges that no step uses.
-    exchanges: Vec<Arc<StepIo>>,
+    pub(super) exchanges: Exchanges,
     pub(super) observer: Option<Box<dyn Observer>>,
     /// An error that stays: nothing is asked of the card any more.
     dead: Option<CudaError>,
@@ -237,6 +236,7 @@ impl CudaStage {
             work,
             "stage 0 on the GPU"
         );
+        let exchanges = Exchanges::new(options.sources);
         Ok(CudaStage {
             passes: HashMap::new(),
             idle,
@@ -252,7 +252,7 @@ impl CudaStage {
             shape,
             drafts: HashMap::new(),
             next_id: 0,
-            exchanges: Vec::new(),
+            exchanges,
             observer: None,
             dead: None,
         })
@@ -276,29 +276,9 @@ impl CudaStage {
         Ok(())
     }
 
-    fn program(&self, layers: Layers) -> Option<&Program> {
-        match layers {
-            Layers::Main => Some(&self.model.main),
-            Layers::Mtp => self.model.mtp.as_ref(),
-        }
-    }
-
     fn new_id(&mut self) -> u64 {
         self.next_id += 1;
         self.next_id
-    }
-
-    /// An exchange that nobody else holds.
-    pub(super) fn exchange(&mut self) -> Arc<StepIo> {
-        let free = self.exchanges.iter_mut().position(|io| Arc::get_mut(io).map(StepIo::recycle).is_some());
-        match free {
-            Some(i) => self.exchanges.swap_remove(i),
-            None => Arc::new(StepIo::new(self.options.sources)),
-        }
-    }
-
-    pub(super) fn recycle(&mut self, io: Arc<StepIo>) {
-        self.exchanges.push(io);
     }
 
     /// The error that ended this stage, if one did.
@@ -424,7 +404,7 @@ impl Stage for CudaStage {
 
     fn begin(&mut self, spec: &PassSpec) -> Result<PassId, StageError> {
         self.alive()?;
-        if self.program(spec.layers).is_none() {
+        if self.programs.get(spec.layers).is_none() {
             return Err(StageError::NoMtp);
         }
         check(spec, self.options.max_lanes, &self.model.dims, &self.caches)?;
@@ -447,25 +427,11 @@ impl Stage for CudaStage {
     }
 
     fn segments(&self, layers: Layers) -> usize {
-        self.program(layers).map_or(0, |p| p.segments.len())
+        self.programs.get(layers).map_or(0, |p| p.segments.len())
     }
 
     fn submit(&mut self, id: PassId, segment: usize) -> Result<Ticket, StageError> {
-        let pass = self.passes.get(&id).ok_or(StageError::NoPass(id))?;
-        let segments = self.segments(pass.layers);
-        if segment != pass.next || pass.pending || segment >= segments {
-            return Err(StageError::Segment { expected: pass.next, found: segment });
-        }
-        if pass.io.as_ref().is_some_and(|io| !io.is_summed()) {
-            return Err(StageError::NotSummed { segment });
-        }
-        // Later positions read what earlier ones of the same layers have written.
-        let overtaken = |(other, earlier): (&PassId, &Pass)| {
-            other.0 < id.0 && earlier.layers == pass.layers && earlier.next <= segment && earlier.shares_sequence(pass)
-        };
-        if self.passes.iter().any(overtaken) {
-            return Err(StageError::Overtaking { segment });
-        }
+        check_submit(&self.passes, id, segment, |layers| self.segments(layers))?;
         self.alive()?;
         let result = self.run(id, segment);
         let io = self.noted(id, result)?;
@@ -477,10 +443,7 @@ impl Stage for CudaStage {
         if !pass.pending {
             return Ok(Progress::Done);
         }
-        let program = match pass.layers {
-            Layers::Main => &self.programs.main,
-            Layers::Mtp => self.programs.mtp.as_ref().expect("`begin` checks that there is one"),
-        };
+        let program = self.programs.get(pass.layers).expect("`begin` checks that there is one");
         if ticket.segment + 1 < program.segments.len() {
             // What runs beside the ducks is enqueued and nobody waits for it.
             pass.pending = false;
@@ -538,7 +501,7 @@ impl Stage for CudaStage {
 
     fn end(&mut self, id: PassId) {
         let Some(mut pass) = self.passes.remove(&id) else { return };
-        self.exchanges.extend(pass.io.take());
+        self.exchanges.give_back(pass.io.take());
         if self.dead.is_some() || self.device.bind().is_err() {
             return;
         }
