@@ -80,7 +80,7 @@ enum {
     COMBINE = 9,       // out = (sums of the exchange up the tree) + x
     WAIT = 10,         // waits for the exchange's ready word; always first
     HADAMARD = 11,     // y in place: heads m of width n (a power of two), times n^-1/2; rounded
-    QUANTISE_ROW = 12, // out = y through e4m3 with one scale for each 128 columns and back to f32; in place where out is null
+    QUANTISE_ROW = 12, // out = y through e4m3 with one scale for each m columns (at most BLOCK) and back to f32; in place where out is null
 };
 struct Row {
     u32 kind;
@@ -152,8 +152,10 @@ struct Exchange {
     const LaneSums *sums;  // pinned [T]
     u32 *step;         // device: the number of the step under way, counted by the hand-over
     u32 *arrived;      // device: blocks of the hand-over that are through, zero between steps
+    u64 *times;        // null, or pinned [TIMES][2]: nanoseconds at which step s was handed over and at which its wait ended, at s % TIMES
     u64 bound;         // nanoseconds that a wait lasts at most; 0: no ducks, nothing is waited for and nothing added
 };
+constexpr u32 TIMES = 256;
 
 // The indexer: scores[t][u] = sum over h of weights[t][h] * head_scale * max(0, (q[t][h] . key[u]) * key_scale), u <= position.
 struct Select {

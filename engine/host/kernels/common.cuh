@@ -73,6 +73,13 @@ DEVICE void mma(float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
+// Nanoseconds on the card's clock.
+DEVICE u64 nanoseconds() {
+    u64 now;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+    return now;
+}
+
 DEVICE u32 shared_address(const void *at) { return static_cast<u32>(__cvta_generic_to_shared(at)); }
 
 DEVICE void load_matrix(u32 (&r)[4], u32 address) {

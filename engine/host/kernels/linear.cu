@@ -318,31 +318,77 @@ static DEVICE float weight_at(const Linear &l, u64 row, u32 column) {
     if (l.dtype == BF16) return as_float(static_cast<u32>(reinterpret_cast<const u16 *>(l.weight)[at]) << 16);
     return e4m3_value(l.weight[at]);
 }
-static DEVICE void four_weights(const Linear &l, u64 row, u32 column, float (&w)[4]) {
-    u64 at = row * l.k + column;
-    if (column >= l.k) {
-        for (u32 i = 0; i < 4; i++) w[i] = 0;
-    } else if (l.k % 4 == 0 && l.dtype == F32) {
-        float4 v = *reinterpret_cast<const float4 *>(reinterpret_cast<const float *>(l.weight) + at);
+
+// Four neighbouring weights.
+template <u32 DTYPE>
+static DEVICE void four_weights(const Linear &l, u64 place, float (&w)[4]) {
+    if constexpr (DTYPE == F32) {
+        float4 v = *reinterpret_cast<const float4 *>(reinterpret_cast<const float *>(l.weight) + place);
         w[0] = v.x, w[1] = v.y, w[2] = v.z, w[3] = v.w;
-    } else if (l.k % 4 == 0 && l.dtype == BF16) {
-        uint2 v = *reinterpret_cast<const uint2 *>(l.weight + 2 * at);
+    } else if constexpr (DTYPE == BF16) {
+        uint2 v = *reinterpret_cast<const uint2 *>(l.weight + 2 * place);
         w[0] = bf16_low(v.x), w[1] = bf16_high(v.x), w[2] = bf16_low(v.y), w[3] = bf16_high(v.y);
     } else {
-        for (u32 i = 0; i < 4; i++) w[i] = column + i < l.k ? weight_at(l, row, column + i) : 0.0f;
+        u32 codes = *reinterpret_cast<const u32 *>(l.weight + place);
+        for (u32 j = 0; j < 4; j++) w[j] = e4m3_value(codes >> 8 * j & 255);
     }
 }
 
-template <u32 LANES>
+// What a thread adds up of the blocks `from` .. `to` of ROWS rows from `row` on. ANY: any type and alignment, value by value; else DTYPE, four at a time.
+template <bool ANY, u32 DTYPE, u32 LANES, u32 ROWS_AT_ONCE>
+static DEVICE void plain_sums(const Linear &l, u64 row, u64 last, const float *(&x)[LANES], u32 lanes, u32 from, u32 to,
+                              float (&total)[ROWS_AT_ONCE][LANES]) {
+    constexpr int AHEAD = ANY || LANES > 1 ? 1 : 4;
+    u32 blocks = (l.k + BLOCK - 1) / BLOCK;
+#pragma unroll AHEAD
+    for (u32 at = from; at < to; at++) {
+        u32 column = at * BLOCK + threadIdx.x % 32 * 4;
+        float w[ROWS_AT_ONCE][4] = {}, scale[ROWS_AT_ONCE];
+#pragma unroll
+        for (u32 r = 0; r < ROWS_AT_ONCE; r++) {
+            u64 real = min(row + r, last);
+            scale[r] = l.dtype == E4M3 ? l.scale[real / BLOCK * blocks + at] : 1.0f;
+            if constexpr (ANY) {
+#pragma unroll 1
+                for (u32 j = 0; j < 4 && column + j < l.k; j++) w[r][j] = weight_at(l, real, column + j);
+            } else if (column < l.k) {
+                four_weights<DTYPE>(l, real * l.k + column, w[r]);
+            }
+        }
+#pragma unroll
+        for (u32 t = 0; t < LANES; t++)
+            if (LANES == 1 || t < lanes) {
+                float v[4] = {0, 0, 0, 0};
+                if constexpr (ANY) {
+#pragma unroll 1
+                    for (u32 j = 0; j < 4 && column + j < l.k; j++) v[j] = x[t][column + j];
+                } else if (column < l.k) {
+                    float4 four = *reinterpret_cast<const float4 *>(x[t] + column);
+                    v[0] = four.x, v[1] = four.y, v[2] = four.z, v[3] = four.w;
+                }
+#pragma unroll
+                for (u32 r = 0; r < ROWS_AT_ONCE; r++) {
+                    float sum = 0;
+#pragma unroll
+                    for (u32 j = 0; j < 4; j++) sum = __fmaf_rn(w[r][j], v[j], sum);
+                    total[r][t] = __fmaf_rn(sum, scale[r], total[r][t]);
+                }
+            }
+    }
+}
+
+// Rows that a warp of `linear_plain` has where lanes are many, so that activations are read less often.
+constexpr u32 PLAIN_ROWS = 4;
+
+template <u32 LANES, u32 ROWS_AT_ONCE>
 static DEVICE void plain(const Linears &p, const Linear &l, float (*part)[FEW]) {
     u32 warp = threadIdx.x / 32, i = threadIdx.x % 32, block = blockIdx.x - l.first_tile, first_lane = blockIdx.y * FEW;
     u32 blocks = (l.k + BLOCK - 1) / BLOCK, ways = splits(blocks), each = (blocks + ways - 1) / ways;
-    u32 per_block = 8 / ways, rows_of_blocks = (l.rows + per_block - 1) / per_block;
-    u32 group = block / rows_of_blocks, first = block % rows_of_blocks * per_block, row = first + warp / ways;
+    u32 per_block = 8 / ways * ROWS_AT_ONCE, rows_of_blocks = (l.rows + per_block - 1) / per_block;
+    u32 group = block / rows_of_blocks, first = block % rows_of_blocks * per_block, row = first + warp / ways * ROWS_AT_ONCE;
     u32 from = warp % ways * each, to = min(from + each, blocks), lanes = LANES == 1 ? 1 : min(p.lanes - first_lane, FEW);
-    u64 whole_row = static_cast<u64>(group) * l.rows + min(row, l.rows - 1);
-    wait_for_previous();
-    float total[LANES] = {};
+    u64 start = static_cast<u64>(group) * l.rows, last = start + l.rows - 1;
+    float total[ROWS_AT_ONCE][LANES] = {};
     const float *x[LANES];
 #pragma unroll
     for (u32 t = 0; t < LANES; t++) {
@@ -350,38 +396,28 @@ static DEVICE void plain(const Linears &p, const Linear &l, float (*part)[FEW]) 
         x[t] = l.x + static_cast<u64>(l.flags & WANTED ? p.wanted[lane] : lane) * l.x_stride + group * l.x_group;
     }
     bool fours = l.k % 4 == 0 && (l.x_stride | l.x_group) % 4 == 0 && reinterpret_cast<u64>(l.x) % 16 == 0;
-    if (row < l.rows)
-#pragma unroll LANES == 1 ? 8 : 2
-        for (u32 at = from; at < to; at++) {
-            u32 column = at * BLOCK + 4 * i;
-            float w[4], scale = l.dtype == E4M3 ? l.scale[whole_row / BLOCK * blocks + at] : 1.0f;
-            four_weights(l, whole_row, column, w);
+    if (row < l.rows) {
+        if (fours && l.dtype == F32) plain_sums<false, F32>(l, start + row, last, x, lanes, from, to, total);
+        else if (fours && l.dtype == BF16) plain_sums<false, BF16>(l, start + row, last, x, lanes, from, to, total);
+        else if (fours) plain_sums<false, E4M3>(l, start + row, last, x, lanes, from, to, total);
+        else plain_sums<true, F32>(l, start + row, last, x, lanes, from, to, total);
+    }
 #pragma unroll
-            for (u32 t = 0; t < LANES; t++)
-                if (LANES == 1 || t < lanes) {
-                    float sum = 0, v[4] = {0, 0, 0, 0};
-                    if (fours) {
-                        float4 four = column < l.k ? *reinterpret_cast<const float4 *>(x[t] + column) : make_float4(0, 0, 0, 0);
-                        v[0] = four.x, v[1] = four.y, v[2] = four.z, v[3] = four.w;
-                    } else {
-                        for (u32 j = 0; j < 4; j++) v[j] = column + j < l.k ? x[t][column + j] : 0.0f;
-                    }
-                    for (u32 j = 0; j < 4; j++) sum = __fmaf_rn(w[j], v[j], sum);
-                    total[t] = __fmaf_rn(sum, scale, total[t]);
-                }
-        }
+    for (u32 r = 0; r < ROWS_AT_ONCE; r++)
 #pragma unroll
-    for (u32 t = 0; t < LANES; t++)
-        if (LANES == 1 || t < lanes) {
-            float sum = warp_sum(total[t]);
-            if (i == 0) part[warp][t] = sum;
-        }
+        for (u32 t = 0; t < LANES; t++)
+            if (LANES == 1 || t < lanes) {
+                float sum = warp_sum(total[r][t]);
+                if (i == 0) part[warp * ROWS_AT_ONCE + r][t] = sum;
+            }
     __syncthreads();
     if (threadIdx.x < per_block * FEW) {
         u32 which_row = threadIdx.x / FEW, t = threadIdx.x % FEW, used = (blocks + each - 1) / each;
         if (t < lanes && first + which_row < l.rows) {
-            float sum = part[which_row * ways][t];
-            for (u32 s = 1; s < used; s++) sum = __fadd_rn(sum, part[which_row * ways + s][t]);
+            // Of the warps that share these rows, one after the other.
+            u32 place = which_row / ROWS_AT_ONCE * ways * ROWS_AT_ONCE + which_row % ROWS_AT_ONCE;
+            float sum = part[place][t];
+            for (u32 s = 1; s < used; s++) sum = __fadd_rn(sum, part[place + s * ROWS_AT_ONCE][t]);
             if (l.flags & ROUND) sum = round_bf16(sum);
             l.out[static_cast<u64>(first_lane + t) * l.out_stride + group * l.out_group + first + which_row] = sum;
         }
@@ -389,9 +425,11 @@ static DEVICE void plain(const Linears &p, const Linear &l, float (*part)[FEW]) 
 }
 
 extern "C" __global__ void __launch_bounds__(256) linear_plain(const __grid_constant__ Linears p) {
-    __shared__ float part[8][FEW];
+    __shared__ float part[8 * PLAIN_ROWS][FEW];
     start_next();
     const Linear &l = p.list[which(p, blockIdx.x)];
-    if (p.lanes == 1) plain<1>(p, l, part);
-    else plain<FEW>(p, l, part);
+    wait_for_previous();
+    if (p.lanes == 1) plain<1, 1>(p, l, part);
+    else if (p.lanes <= FEW) plain<FEW, 1>(p, l, part);
+    else plain<FEW, PLAIN_ROWS>(p, l, part);
 }

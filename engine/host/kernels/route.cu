@@ -99,6 +99,7 @@ extern "C" __global__ void __launch_bounds__(256) route(const __grid_constant__ 
             *e->arrived = 0;
             u32 step = *e->step + 1;
             *reinterpret_cast<volatile u32 *>(e->step) = step;
+            if (travels && e->times) e->times[step % TIMES * 2] = nanoseconds();
             if (travels) __threadfence_system();
             if (travels) asm volatile("st.release.sys.u32 [%0], %1;" ::"l"(e->handed), "r"(step) : "memory");
         }

@@ -162,19 +162,18 @@ static DEVICE void embed(const Row &r, u32 token, float *out) {
 static DEVICE void wait_for_sums(const Exchange &e) {
     if (threadIdx.x == 0 && e.bound) {
         u32 step = *reinterpret_cast<volatile u32 *>(e.step), seen, gone;
-        u64 start, now;
-        asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(start));
+        u64 start = nanoseconds();
         for (;;) {
             asm volatile("ld.acquire.sys.u32 %0, [%1];" : "=r"(seen) : "l"(e.ready) : "memory");
             if (seen == step) break;
             asm volatile("ld.relaxed.sys.u32 %0, [%1];" : "=r"(gone) : "l"(e.abort) : "memory");
-            asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
-            if (gone || now - start > e.bound) {
+            if (gone || nanoseconds() - start > e.bound) {
                 *reinterpret_cast<volatile u32 *>(e.failed) = step;
                 __threadfence_system();
                 break;
             }
         }
+        if (e.times && blockIdx.y == 0) e.times[step % TIMES * 2 + 1] = nanoseconds();
     }
     __syncthreads();
 }
@@ -225,22 +224,22 @@ static DEVICE void hadamard(const Row &r, float *y, Scratch &s) {
             v = i & step ? other - v : v + other;
             __syncthreads();
         }
-        if (real) row[i] = rounded(r, v * rsqrtf(static_cast<float>(r.n)));
+        if (real) row[i] = rounded(r, v * (1.0f / sqrtf(static_cast<float>(r.n))));
     }
 }
 
 static DEVICE void quantise_row(const Row &r, const float *y, float *out) {
     u32 warp = threadIdx.x / 32, i = threadIdx.x % 32 * 4;
-    for (u32 block = warp; block * BLOCK < r.n; block += THREADS / 32) {
-        u32 at = block * BLOCK + i;
+    for (u32 block = warp; block * r.m < r.n; block += THREADS / 32) {
+        u32 at = block * r.m + i, end = min((block + 1) * r.m, r.n);
         float v[4], largest = 0;
         for (u32 j = 0; j < 4; j++) {
-            v[j] = at + j < r.n ? y[at + j] : 0.0f;
+            v[j] = at + j < end ? y[at + j] : 0.0f;
             largest = fmaxf(largest, fabsf(v[j]));
         }
         float scale = quantum(warp_max(largest));
         for (u32 j = 0; j < 4; j++)
-            if (at + j < r.n) out[at + j] = quantise(v[j], scale);
+            if (at + j < end) out[at + j] = quantise(v[j], scale);
     }
 }
 

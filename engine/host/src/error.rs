@@ -32,6 +32,14 @@ pub enum StageError {
         /// The element's bits.
         code: u32,
     },
+    /// A model that does not run in the mode that was asked for.
+    #[error("the model does not run in mode {mode}: {why}; choose another with --numerics")]
+    Mode {
+        /// The mode.
+        mode: &'static str,
+        /// What of the model is in the way.
+        why: String,
+    },
     /// Longer than the model's positions.
     #[error("{found} positions asked for, the model allows {limit}")]
     TooLong {

@@ -27,6 +27,8 @@ struct CaseMeta {
     mtp_trace: Vec<[u32; 5]>,
     /// Tensor name -> file.
     files: BTreeMap<String, String>,
+    /// The same for what the official program computed in its fp8 mode.
+    files_official_fp8: BTreeMap<String, String>,
 }
 
 impl Meta {
@@ -35,6 +37,31 @@ impl Meta {
         let text = fs::read_to_string(&path).map_err(Error::io("read", &path))?;
         serde_json::from_str(&text).map_err(|source| Error::Json { path, source })
     }
+}
+
+impl CaseMeta {
+    fn read(model: &str, case: &str) -> Result<Self, Error> {
+        let mut cases = Meta::read(&data_dir().join(model))?.cases;
+        cases.remove(case).ok_or_else(|| {
+            let known = cases.into_keys().collect::<Vec<_>>().join(", ");
+            Error::Unknown { kind: "case", name: format!("{model}/{case}"), known }
+        })
+    }
+}
+
+fn read_files(model: &str, files: &BTreeMap<String, String>) -> Result<TensorSet, Error> {
+    let files: BTreeSet<&str> = files.values().map(String::as_str).collect();
+    TensorSet::read(&data_dir().join(model), files)
+}
+
+/// What the official program computed for a case's prompt in its fp8 mode, under the names of [`Case`]; row i is position i. `README.md` says
+/// how closely a layer can agree with it.
+///
+/// # Panics
+/// If there is no such model or case, or its files cannot be read.
+#[track_caller]
+pub fn fp8path(model: &str, case: &str) -> TensorSet {
+    or_fail(CaseMeta::read(model, case).and_then(|meta| read_files(model, &meta.files_official_fp8)))
 }
 
 /// One step of greedy decoding with one draft.
@@ -80,14 +107,8 @@ impl Case {
     }
 
     fn try_open(model: &str, case: &str) -> Result<Self, Error> {
-        let folder = data_dir().join(model);
-        let mut cases = Meta::read(&folder)?.cases;
-        let Some(meta) = cases.remove(case) else {
-            let known = cases.into_keys().collect::<Vec<_>>().join(", ");
-            return Err(Error::Unknown { kind: "case", name: format!("{model}/{case}"), known });
-        };
-        let files: BTreeSet<&str> = meta.files.values().map(String::as_str).collect();
-        let tensors = TensorSet::read(&folder, files)?;
+        let meta = CaseMeta::read(model, case)?;
+        let tensors = read_files(model, &meta.files)?;
         let step = |[position, token, draft, choice, accepted]: [u32; 5]| DraftStep {
             position: position as usize,
             token,
@@ -146,6 +167,29 @@ mod tests {
                 assert_eq!(largest(logits.row(prompt - 1 + at)), token as usize);
             }
             assert_eq!(case.tensor("mtp.logits").shape, [rows, 512]);
+        }
+    }
+
+    #[test]
+    fn the_fp8_recordings_are_complete_and_agree_with_themselves() {
+        for (name, rows) in [("long", 160), ("short", 11)] {
+            let tensors = fp8path("deepseek-v32-tiny", name);
+            let prompt: Vec<i32> =
+                Case::open("deepseek-v32-tiny", name).prompt.into_iter().map(|id| id as i32).collect();
+            assert_eq!(tensors.ids("input_ids").data, prompt);
+            // The stream is what attention and feed-forward add to it, rounded to bf16 in between; the sum itself is recorded unrounded.
+            for layer in 1..4 {
+                let part = |layer: usize, part: &str| tensors.tensor(&format!("layers.{layer}.{part}")).data;
+                let (before, attention) = (part(layer - 1, "hidden"), part(layer, "attn_out"));
+                let (added, hidden) = (part(layer, "mlp_out"), part(layer, "hidden"));
+                assert_eq!(hidden.len(), rows * 256);
+                let bf16 = |v: f32| half::bf16::from_f32(v).to_f32();
+                for i in 0..hidden.len() {
+                    let middle = bf16(bf16(before[i]) + attention[i]);
+                    assert_eq!(middle + added[i], hidden[i], "layer {layer}, element {i}");
+                }
+            }
+            assert_eq!(tensors.tensor("mtp.logits").shape, [rows, 512]);
         }
     }
 

@@ -24,7 +24,7 @@ mod spec;
 mod sums;
 mod tensors;
 
-pub use case::{Case, DraftStep};
+pub use case::{Case, DraftStep, fp8path};
 pub use duckling::{DucklingCase, duckling_greedy};
 pub use fixture::{deepseek_v32_tiny, deepseek_v32_tiny_in};
 pub use tensors::{GoldenBytes, GoldenIds, GoldenTensor, TensorSet, ops};

@@ -5,7 +5,7 @@
 
 mod cards;
 mod links;
-mod machine;
+pub(crate) mod machine;
 mod memory;
 mod processors;
 mod report;

@@ -84,14 +84,16 @@ impl CpuStage {
     /// A stage for `model`.
     ///
     /// # Errors
-    /// More units than a canonical tree can number; a weight that is NaN or infinite.
+    /// More units than a canonical tree can number; a weight that is NaN or infinite; mode fp8 for a model whose index keys have no Hadamard
+    /// transform.
     pub fn new(model: Arc<Model>, options: CpuOptions) -> Result<CpuStage, StageError> {
         let shape = model
             .dims
             .shape()
             .ok_or(StageError::TooManyUnits { slices: model.dims.slices(), experts: model.dims.experts })?;
-        finite::check(&model.weights.matrices)?;
         let purposes = Purpose::of(&model);
+        check_mode(&model, &purposes, options.numerics)?;
+        finite::check(&model.weights.matrices)?;
         Ok(CpuStage {
             model,
             options,
@@ -139,6 +141,18 @@ impl CpuStage {
         };
         pass.work.run(&mut context, segment.layer, ops);
         self.passes.insert(id, pass);
+    }
+}
+
+/// Refuses mode fp8 where the indexer's heads cannot be spread: Sylvester's matrices have a power of two of rows.
+fn check_mode(model: &Model, purposes: &[Purpose], numerics: Numerics) -> Result<(), StageError> {
+    let keys = model.caches.iter().zip(purposes).filter(|(_, purpose)| **purpose == Purpose::IndexKeys);
+    match keys.map(|(cache, _)| cache.width).find(|width| !width.is_power_of_two()) {
+        Some(width) if numerics == Numerics::Fp8 => Err(StageError::Mode {
+            mode: numerics.name(),
+            why: format!("its index keys are {width} wide, which is no power of two"),
+        }),
+        _ => Ok(()),
     }
 }
 

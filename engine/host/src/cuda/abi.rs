@@ -79,6 +79,8 @@ pub(crate) const LINEARS: usize = 8;
 pub(crate) const ROWS: usize = 16;
 /// Nodes of one lane's sums.
 pub(crate) const NODES: usize = 64;
+/// Steps whose times are remembered.
+pub(crate) const TIMES: usize = 256;
 
 /// Flag: the result is rounded to bf16.
 pub(crate) const ROUND: u32 = 1;
@@ -147,7 +149,7 @@ structures! {
     /// A step's exchange with the ducks.
     Exchange {
         handed: u64, ready: u64, abort: u64, failed: u64, hidden: u64, experts: u64, weights: u64, sums: u64,
-        step: u64, arrived: u64, bound: u64,
+        step: u64, arrived: u64, times: u64, bound: u64,
     }
 
     /// The indexer.

@@ -8,7 +8,7 @@ use model::program::{Buffer, SelectionId, View};
 use super::abi::{self, FEW, KEYS, PAGE, Plain};
 use super::device::Device;
 use super::error::CudaError;
-use super::exchange::ExchangeArea;
+use super::exchange::{ExchangeArea, Waits};
 use super::lower::Lowered;
 use super::memory::{Memory, Pinned};
 use super::stream::{Graph, Stream};
@@ -240,7 +240,7 @@ impl Area {
         programs: &Programs,
         sizes: &Sizes,
         lanes: usize,
-        bound: u64,
+        waits: Waits,
     ) -> Result<Area, CudaError> {
         let plan = Plan::new(programs, sizes, lanes);
         let memory = Memory::new(device, &format!("activations of {lanes} lanes"), plan.bytes)?;
@@ -249,7 +249,7 @@ impl Area {
             memory,
             logits: Memory::new(device, "logits", rows * sizes.vocab * 4)?,
             stream: Stream::new(device)?,
-            exchange: ExchangeArea::new(device, sizes.hidden, sizes.chosen, lanes, bound)?,
+            exchange: ExchangeArea::new(device, sizes.hidden, sizes.chosen, lanes, waits)?,
             lane_table: Pinned::new(device, lanes)?,
             wanted_table: Pinned::new(device, lanes)?,
             best: Pinned::new(device, lanes)?,

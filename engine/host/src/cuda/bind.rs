@@ -19,6 +19,10 @@ const MANY: (usize, usize) = (64, 128);
 /// Stages of a warp's ring in `linear_few`, and bytes of a lane's block of activations there.
 const FEW_STAGES: usize = 2;
 const FEW_ROW: usize = 2 * abi::BLOCK + 16;
+/// Rows that a warp of `linear_plain` has where lanes are many; as in linear.cu.
+const PLAIN_ROWS: usize = 4;
+/// Heads that attention by matrix instructions takes at once.
+const HEADS: usize = 16;
 /// Columns of one block of `pack`.
 const PACK: usize = 1024;
 
@@ -41,6 +45,8 @@ pub(crate) struct Binder<'a> {
     pub(crate) shared: usize,
     /// Scores are computed even where all positions are kept, for an observer.
     pub(crate) all_scores: bool,
+    /// Positions that the lane which sees most sees.
+    pub(crate) longest: usize,
 }
 
 /// The number of a mode.
@@ -101,10 +107,10 @@ impl Few {
     }
 }
 
-/// Dynamic shared memory of `attend`.
+/// Dynamic shared memory of `attend`, as attend.cu lays it out: keys, queries, logits, maxima and sums.
 pub(crate) fn attend_shared(latent: usize, rope: usize) -> usize {
     let row = latent + rope + 8;
-    KEYS * row * 2 + 16 * row * 2 + 16 * 72 * 4 + 16 * 72 * 2 * 2 + 1024
+    KEYS * row * 2 + HEADS * (row * 2 + (KEYS + 8) * 4 + 8)
 }
 
 /// Dynamic shared memory of `attend_plain`.
@@ -221,7 +227,10 @@ impl Binder<'_> {
             tiles += match (fast, many) {
                 (true, true) => task.groups * task.rows.div_ceil(MANY.1),
                 (true, false) => few.blocks(task),
-                (false, _) => task.groups * task.rows.div_ceil(8 / splits(task.k)),
+                (false, _) => {
+                    let rows = if lanes > FEW { PLAIN_ROWS } else { 1 };
+                    task.groups * task.rows.div_ceil(8 / splits(task.k) * rows)
+                }
             };
         }
         let parameters = Parameters::Linears(Box::new(launch));
@@ -364,8 +373,8 @@ impl Binder<'_> {
                 (r.kind, r.n, r.m) = (row::HADAMARD, size(*width), size(*heads));
                 (r.y, r.y_stride) = self.view(*x);
             }
-            RowTask::Quantise { x, out } => {
-                (r.kind, r.n) = (row::QUANTISE_ROW, size(x.width));
+            RowTask::Quantise { x, out, block } => {
+                (r.kind, r.n, r.m) = (row::QUANTISE_ROW, size(x.width), size(*block));
                 (r.y, r.y_stride) = self.view(*x);
                 (r.out, r.out_stride) = self.view(*out);
             }
@@ -437,7 +446,9 @@ impl Binder<'_> {
             let scores = if self.all_scores { abi::Select { keep: 0, ..select } } else { select };
             // Two blocks a multiprocessor, so that one computes while the other waits for keys.
             let grid = [2 * self.processors as usize, lanes, 1];
-            calls.push(Self::call(kernel, grid, shared, Parameters::Select(Box::new(scores))));
+            if self.all_scores || self.longest > task.keep {
+                calls.push(Self::call(kernel, grid, shared, Parameters::Select(Box::new(scores))));
+            }
             calls.push(Self::call(Kernel::SelectTop, [lanes, 1, 1], 0, Parameters::Select(Box::new(select))));
         }
     }
@@ -486,7 +497,7 @@ impl Binder<'_> {
             return;
         }
         let shared = attend_shared(width, turned);
-        let blocks = task.heads.div_ceil(16);
+        let blocks = task.heads.div_ceil(HEADS);
         // With one part the block writes the result itself.
         let several = self.lanes <= FEW && parts > 1;
         let grid = [blocks, self.lanes, if several { parts } else { 1 }];
@@ -518,5 +529,17 @@ fn hold_back(calls: &mut [Call]) {
     for call in calls {
         call.early = !held;
         held = waits(call);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attention_fits_cards_with_99_kib_for_a_block() {
+        // Where the keys of a part lie is shared memory of fixed size.
+        let fixed = 2 * KEYS * size_of::<u64>();
+        assert!(attend_shared(512, 64) + fixed <= 99 << 10, "{}", attend_shared(512, 64) + fixed);
     }
 }

@@ -12,7 +12,7 @@ use kernels::tree::{Node, Shape, additions};
 use model::step::{StepInput, StepIo};
 use rayon::prelude::*;
 
-use super::abi::{Exchange, FEW, LaneSums, NODES, Plain};
+use super::abi::{Exchange, FEW, LaneSums, NODES, Plain, TIMES};
 use super::device::Device;
 use super::error::CudaError;
 use super::memory::{Memory, Pinned};
@@ -40,23 +40,36 @@ pub(crate) struct ExchangeArea {
     weights: Pinned<f32>,
     sums: Pinned<LaneSums>,
     rows: Pinned<f32>,
+    /// By step: when it was handed over and when its wait ended.
+    times: Option<Pinned<u64>>,
     /// [`Exchange`], then the words `step` and `arrived`.
     table: Memory,
     /// The number of the latest step.
     step: u32,
+    /// The one before the pass's first.
+    before: u32,
     width: usize,
     chosen: usize,
     bound: Duration,
 }
 
+/// How a pass waits for the ducks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Waits {
+    /// Nanoseconds that a wait on the card lasts at most, 0: there are no ducks.
+    pub(crate) bound: u64,
+    /// The card notes when.
+    pub(crate) timed: bool,
+}
+
 impl ExchangeArea {
-    /// For `lanes` lanes; waits on the card last `bound` nanoseconds, 0: there are no ducks.
+    /// For `lanes` lanes.
     pub(crate) fn new(
         device: &Arc<Device>,
         width: usize,
         chosen: usize,
         lanes: usize,
-        bound: u64,
+        Waits { bound, timed }: Waits,
     ) -> Result<ExchangeArea, CudaError> {
         let staged = (lanes.min(FEW) * NODES).max(lanes);
         let size = size_of::<Exchange>();
@@ -67,8 +80,10 @@ impl ExchangeArea {
             weights: Pinned::new(device, lanes * chosen)?,
             sums: Pinned::new(device, lanes)?,
             rows: Pinned::new(device, staged * width)?,
+            times: timed.then(|| Pinned::new(device, 2 * TIMES)).transpose()?,
             table: Memory::new(device, "an exchange", size + 8)?,
             step: 0,
+            before: 0,
             width,
             chosen,
             bound: Duration::from_nanos(bound),
@@ -86,6 +101,7 @@ impl ExchangeArea {
             sums: area.sums.address(),
             step,
             arrived: step + 4,
+            times: area.times.as_ref().map_or(0, Pinned::address),
             bound,
         };
         area.table.write(0, &[exchange])?;
@@ -130,6 +146,16 @@ impl ExchangeArea {
         }
         self.step = next;
         self.check("the ducks' sums")
+    }
+
+    /// Times of the steps since the last call, on the card's clock in nanoseconds: when each was handed over, and when its wait ended. Of
+    /// more than [`TIMES`] the latest; none if nobody wants them. The pass has finished.
+    pub(crate) fn times(&mut self) -> Vec<[u64; 2]> {
+        let before = std::mem::replace(&mut self.before, self.step);
+        let Some(times) = &self.times else { return Vec::new() };
+        let steps = self.step.wrapping_sub(before).min(TIMES as u32);
+        let place = |back: u32| 2 * (self.step.wrapping_sub(back) as usize % TIMES);
+        (0..steps).rev().map(|back| [times.get()[place(back)], times.get()[place(back) + 1]]).collect()
     }
 
     /// Whether a wait on the card has given up.

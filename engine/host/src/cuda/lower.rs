@@ -220,7 +220,7 @@ impl Lowering<'_> {
                     view
                 }
             };
-            tasks.push(Task::Row(RowTask::Quantise { x, out: input }));
+            tasks.push(Task::Row(RowTask::Quantise { x, out: input, block: BLOCK }));
         }
         tasks.push(Task::Linear(LinearTask {
             x: input,
@@ -320,7 +320,8 @@ impl Lowering<'_> {
         }
         Ok(vec![
             Task::Row(RowTask::Hadamard { x, heads: x.width / width, width }),
-            Task::Row(RowTask::Quantise { x, out: x }),
+            // Each head has scales of its own.
+            Task::Row(RowTask::Quantise { x, out: x, block: width.min(BLOCK) }),
         ])
     }
 
@@ -328,7 +329,7 @@ impl Lowering<'_> {
     fn quantised_for_cache(&self, x: View, cache: CacheId) -> Result<Vec<Task>, CudaError> {
         match self.purposes[usize::from(cache.0)] {
             Purpose::Plain => Ok(Vec::new()),
-            Purpose::Latent => Ok(vec![Task::Row(RowTask::Quantise { x, out: x })]),
+            Purpose::Latent => Ok(vec![Task::Row(RowTask::Quantise { x, out: x, block: BLOCK })]),
             Purpose::IndexKeys => self.turned(x, x.width),
         }
     }
@@ -406,7 +407,7 @@ impl Lowering<'_> {
                 _ => self.scratch(input.width),
             };
             self.handed = Some(handed);
-            tasks.push(Task::Row(RowTask::Quantise { x: input, out: handed }));
+            tasks.push(Task::Row(RowTask::Quantise { x: input, out: handed, block: BLOCK }));
         }
         tasks.push(Task::Route(RouteTask { logits, bias: *bias, routing: routing.clone(), input: handed }));
         Ok(tasks)

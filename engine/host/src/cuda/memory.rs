@@ -50,9 +50,13 @@ impl Memory {
             return Ok(());
         }
         self.device.bind()?;
-        // SAFETY: the range was checked; the copy is over when the call returns.
-        unsafe { result::memcpy_htod_sync(self.address + offset as u64, values) }
-            .map_err(|error| failed("copying to the GPU", error))
+        // The call returns once the values have left the host's pages; streams of ours do not wait for their arrival by themselves.
+        let copied = unsafe {
+            // SAFETY: the range was checked, and the values live until the default stream has run out.
+            result::memcpy_htod_sync(self.address + offset as u64, values)
+                .and_then(|()| result::stream::synchronize(std::ptr::null_mut()))
+        };
+        copied.map_err(|error| failed("copying to the GPU", error))
     }
 }
 

@@ -36,4 +36,4 @@ pub use error::CudaError;
 pub use kernels::Kernel;
 pub use measure::{KernelTime, Measurement};
 pub use nvrtc::{NVRTC_VARIABLE, Nvrtc};
-pub use stage::{CudaOptions, CudaStage, Needs};
+pub use stage::{CudaOptions, CudaStage, Needs, Times};

@@ -127,6 +127,11 @@ impl CudaStage {
             linear_many_shared: self.kernels.linear_many_shared(),
             shared: self.device.properties().shared,
             all_scores: pass.how == How::Observed,
+            // A graph serves every length.
+            longest: match pass.how {
+                How::Graph => usize::MAX,
+                _ => pass.lanes.iter().map(|lane| lane.position + 1).max().unwrap_or(0),
+            },
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ::kernels::tree::Shape;
@@ -17,6 +17,7 @@ use super::caches::{Caches, Room};
 use super::compile::cache_folder;
 use super::device::{Device, Properties};
 use super::error::CudaError;
+use super::exchange::Waits;
 use super::kernels::{Kernel, Kernels};
 use super::lower::{Lowered, lower};
 use super::pass::{How, Pass};
@@ -62,7 +63,12 @@ pub struct CudaOptions {
     pub poison: bool,
     /// Weights are made at random from this seed instead of being read, to measure speed.
     pub random: Option<u32>,
+    /// Where the times of a pass's steps go when it ends.
+    pub times: Option<Times>,
 }
+
+/// By step: when the card handed it over and when its wait for the sums ended, in nanoseconds of the card's clock.
+pub type Times = Arc<Mutex<Vec<[u64; 2]>>>;
 
 impl CudaOptions {
     /// One sequence of so many positions, and what suits most.
@@ -82,6 +88,7 @@ impl CudaOptions {
             overlap: true,
             poison: false,
             random: None,
+            times: None,
         }
     }
 }
@@ -222,10 +229,11 @@ impl CudaStage {
         let sizes = sizes(&model, &options);
         let caches = Caches::new(&device, &model, room(&options))?;
         let bound = u64::try_from(options.bound.as_nanos()).unwrap_or(u64::MAX);
+        let waits = Waits { bound, timed: options.times.is_some() };
         let mut idle = Vec::new();
         for (lanes, count) in areas(&options) {
             for _ in 0..count {
-                idle.push(Area::new(&device, &programs, &sizes, lanes, bound)?);
+                idle.push(Area::new(&device, &programs, &sizes, lanes, waits)?);
             }
         }
         let work: usize = idle.iter().map(Area::bytes).sum();
@@ -515,6 +523,9 @@ impl Stage for CudaStage {
             tracing::error!(%error, "the GPU stage ends");
             self.dead = Some(error);
             return;
+        }
+        if let Some(times) = &self.options.times {
+            times.lock().unwrap_or_else(PoisonError::into_inner).extend(pass.area.exchange.times());
         }
         self.idle.push(pass.area);
         if self.passes.is_empty() {

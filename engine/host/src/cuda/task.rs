@@ -92,10 +92,11 @@ pub(crate) enum RowTask {
         heads: usize,
         width: usize,
     },
-    /// Through e4m3 and back; in place if both are one view.
+    /// Through e4m3 and back, with one scale for each `block` columns; in place if both are one view.
     Quantise {
         x: View,
         out: View,
+        block: usize,
     },
 }
 
@@ -275,7 +276,7 @@ impl RowTask {
             RowTask::Gated { gate, up, out } => (vec![columns(*gate), columns(*up)], vec![columns(*out)]),
             RowTask::Wait => (vec![], vec![Resource::Sums]),
             RowTask::Combine { shared, out } => (vec![columns(*shared), Resource::Sums], vec![columns(*out)]),
-            RowTask::Quantise { x, out } => (vec![columns(*x)], vec![columns(*out)]),
+            RowTask::Quantise { x, out, .. } => (vec![columns(*x)], vec![columns(*out)]),
         }
     }
 }

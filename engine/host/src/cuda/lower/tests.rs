@@ -124,7 +124,7 @@ fn mode_fp8_quantises_what_8_bit_projections_read_and_what_is_stored_and_handed_
     let quantised: Vec<bool> = rows
         .iter()
         .filter_map(|row| match row {
-            RowTask::Quantise { x, out } => Some(x == out),
+            RowTask::Quantise { x, out, .. } => Some(x == out),
             _ => None,
         })
         .collect();
