@@ -124,10 +124,33 @@ impl Engine {
         Engine::build(model, options, |_| Ok(flock))
     }
 
+    /// As [`Engine::with_flock`], with a stage that its owner makes for this model and number of positions, whatever `options.stage0` is: with
+    /// options of its own, or one that watches another. What it must be able to do is said as the CPU's options.
+    ///
+    /// # Errors
+    /// As [`Engine::new`], and those of `make`.
+    pub fn with_stage(
+        model: Model,
+        flock: Flock,
+        options: &EngineOptions,
+        make: impl FnOnce(&Arc<Model>, CpuOptions, usize) -> Result<(Box<dyn Stage + Send>, Backend), StageError>,
+    ) -> Result<Engine, EngineError> {
+        Engine::assemble(model, options, |_| Ok(flock), make)
+    }
+
     fn build(
         model: Model,
         options: &EngineOptions,
         flock: impl FnOnce(&Model) -> Result<Flock, flock::FlockError>,
+    ) -> Result<Engine, EngineError> {
+        Engine::assemble(model, options, flock, |model, cpu, max_len| options.stage0.open(model, cpu, max_len))
+    }
+
+    fn assemble(
+        model: Model,
+        options: &EngineOptions,
+        flock: impl FnOnce(&Model) -> Result<Flock, flock::FlockError>,
+        make: impl FnOnce(&Arc<Model>, CpuOptions, usize) -> Result<(Box<dyn Stage + Send>, Backend), StageError>,
     ) -> Result<Engine, EngineError> {
         let dims = model.dims;
         let max_len = if options.max_len == 0 { dims.max_positions } else { options.max_len };
@@ -149,7 +172,7 @@ impl Engine {
             isa: Isa::best(),
         };
         let model = Arc::new(model);
-        let (stage, backend) = options.stage0.open(&model, cpu, max_len)?;
+        let (stage, backend) = make(&model, cpu, max_len)?;
         let falls_back = options.stage0 == Stage0::Auto && backend == Backend::Cuda;
         let plan = flock.plan().clone();
         let compute = Compute { stage, flock, pool };

@@ -273,6 +273,8 @@ pub struct VerifyArgs {
 pub enum BenchCommand {
     /// Measures the products themselves: from memory beside plain reading, and from the cache beside other ways of computing them.
     Kernels(KernelsArgs),
+    /// Measures a whole pond without its ducks: stage 0 on a GPU, and modelled ducks behind modelled wires.
+    Pond(PondBenchArgs),
     /// Measures what HTTP adds to a token: the engine's own loop beside the same request to a server around it, in turns.
     Serve(ServingArgs),
     /// Measures the host's half of each layer on a GPU, without ducks, with random weights: beside reading its bytes once.
@@ -327,6 +329,101 @@ pub struct Stage0Args {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub program: ProgramFlags,
+}
+
+/// `duckpond bench pond`.
+#[derive(Debug, Args)]
+pub struct PondBenchArgs {
+    /// Whose sizes.
+    #[arg(long, value_name = "MODEL", value_enum, default_value_t = PondDims::DeepseekV32)]
+    pub dims: PondDims,
+
+    /// How many ducks.
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub ducks: u32,
+
+    /// Ports of the host that they are behind, each with a switch.
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub ports: u32,
+
+    /// Tokens to measure.
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub tokens: u32,
+
+    /// Tokens of the prompt.
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=65536))]
+    pub context: u32,
+
+    /// Speed of each duck's cable in Mbit/s.
+    #[arg(long, value_name = "N", default_value_t = 2500, value_parser = clap::value_parser!(u32).range(10..=65535))]
+    pub mbit: u32,
+
+    /// Speed of each of the host's ports in Mbit/s.
+    #[arg(long, value_name = "N", default_value_t = 25000, value_parser = clap::value_parser!(u32).range(10..))]
+    pub host_mbit: u32,
+
+    /// A duck's time for any step, in microseconds.
+    #[arg(long, value_name = "N", conflicts_with = "duck_bandwidth", value_parser = clap::value_parser!(u32).range(..=10_000_000))]
+    pub duck_us: Option<u32>,
+
+    /// GB/s at which a duck reads the units that a step needs: an N100 with one channel of DDR4-3200 does about 17.
+    #[arg(long, value_name = "GB/S", default_value = "17.3", value_parser = above_nought)]
+    pub duck_bandwidth: f64,
+
+    /// Bytes of a frame after its Ethernet header.
+    #[arg(long, value_name = "N", default_value_t = 1500, value_parser = clap::value_parser!(u32).range(1500..=9600))]
+    pub mtu: u32,
+
+    /// What computes stage 0; processors do so for small sizes alone.
+    #[arg(long, value_name = "WHAT", value_enum, default_value_t = PondStage::Cuda)]
+    pub stage0: PondStage,
+
+    /// Writes the result as JSON.
+    #[arg(long)]
+    pub json: bool,
+
+    /// Where numbers are rounded: `bf16`, `fp8` or `exact` [default: bf16, on processors exact].
+    #[arg(long, value_name = "MODE")]
+    pub numerics: Option<String>,
+
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub work: WorkFlags,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub program: ProgramFlags,
+}
+
+/// Sizes of a modelled pond's model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum PondDims {
+    /// DeepSeek-V3.2: 61 layers, 7168 columns.
+    #[value(name = "deepseek-v3.2")]
+    DeepseekV32,
+    /// Steps of DeepSeek-V3.2's size in 8 layers, and hardly any stage 0.
+    Wide,
+    /// 128 columns, 4 layers with experts.
+    Tiny,
+}
+
+impl PondDims {
+    /// As it is typed.
+    pub fn name(self) -> &'static str {
+        match self {
+            PondDims::DeepseekV32 => "deepseek-v3.2",
+            PondDims::Wide => "wide",
+            PondDims::Tiny => "tiny",
+        }
+    }
+}
+
+/// What computes a modelled pond's stage 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum PondStage {
+    /// A GPU.
+    Cuda,
+    /// Processors.
+    Cpu,
 }
 
 /// Models whose sizes are known.
@@ -771,6 +868,11 @@ pub struct ProgramFlags {
     pub log: Option<String>,
 }
 
+fn above_nought(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|n: &f64| n.is_finite() && *n > 0.0);
+    number.ok_or_else(|| "not a number above 0".to_owned())
+}
+
 fn whole(text: &str) -> Result<i64, String> {
     text.parse().map_err(|_| "not a whole number".to_owned())
 }
@@ -873,6 +975,10 @@ impl Command {
                 layer.put("numerics", args.numerics.clone());
                 layer.put("threads", args.work.threads);
             }
+            Command::Bench(BenchArgs { what: Some(BenchCommand::Pond(args)), .. }) => {
+                layer.put("numerics", args.numerics.clone());
+                layer.put("threads", args.work.threads);
+            }
             Command::Bench(BenchArgs { what: Some(BenchCommand::Serve(serving)), .. }) => {
                 serving.machine.add_to(&mut layer);
             }
@@ -907,6 +1013,7 @@ impl Command {
             Command::Bench(BenchArgs { what: Some(BenchCommand::Kernels(a)), .. }) => &a.program,
             Command::Bench(BenchArgs { what: Some(BenchCommand::Serve(a)), .. }) => &a.program,
             Command::Bench(BenchArgs { what: Some(BenchCommand::Stage0(a)), .. }) => &a.program,
+            Command::Bench(BenchArgs { what: Some(BenchCommand::Pond(a)), .. }) => &a.program,
             Command::Bench(a) => &a.program,
             Command::Config(a) => &a.program,
             Command::Doctor(a) => &a.program,

@@ -232,6 +232,12 @@ pub enum Error {
     /// Writing a synthetic model.
     #[error("cannot write the synthetic model")]
     Synthetic(#[source] Box<dyn StdError + Send + Sync>),
+    /// `bench pond` measured something else than what it is for.
+    #[error("the modelled pond cannot be measured: {what}")]
+    Modelled {
+        /// What.
+        what: String,
+    },
     /// Some turns of a conversation failed, each of which was told.
     #[error("{failed} of {turns} messages could not be answered")]
     Turns {

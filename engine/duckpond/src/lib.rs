@@ -99,6 +99,7 @@ fn execute(command: &Command) -> Result<(), Error> {
         Command::Bench(BenchArgs { what: Some(BenchCommand::Kernels(args)), .. }) => {
             bench::kernels::run(args, &settings)
         }
+        Command::Bench(BenchArgs { what: Some(BenchCommand::Pond(args)), .. }) => bench::pond::run(args, &settings),
         Command::Bench(BenchArgs { what: Some(BenchCommand::Serve(args)), .. }) => bench::serving::run(args, &settings),
         Command::Bench(BenchArgs { what: Some(BenchCommand::Stage0(args)), .. }) => bench::stage0::run(args, &settings),
         Command::Doctor(_) => doctor::run(&settings),

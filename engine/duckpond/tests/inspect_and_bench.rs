@@ -140,6 +140,48 @@ fn bench_measures_what_http_adds_to_the_same_answer() {
 }
 
 #[test]
+fn bench_pond_carries_every_step_to_modelled_ducks_and_computes_none_itself() {
+    let scratch = Scratch::new();
+    let flags = ["bench", "pond", "--dims", "tiny", "--stage0", "cpu", "--ducks", "2", "--ports", "1"];
+    let more = ["--duck-us", "200", "--tokens", "5", "--context", "3"];
+    let measure = || {
+        let ran = scratch.run(&[&flags[..], &more, &["--json"]].concat());
+        assert_eq!(ran.succeeded(), Vec::<&str>::new());
+        serde_json::from_str::<Value>(&ran.stdout).expect("it is JSON")
+    };
+    // On a machine that is busy the host may ask for results that are only late; not every time.
+    let calm = |json: &Value| json["checks"]["asked"] == 0;
+    let json = (0..9).map(|_| measure()).find(calm).expect("a run without questions");
+    for what in ["host_nodes", "lost", "bad", "blocks"] {
+        assert_eq!(json["checks"][what], 0, "{what}: {json}");
+    }
+    // Each duck has a slice of 128 columns in fp32: a frame of input for both, a frame of results and a verdict from each.
+    assert_eq!([&json["setting"]["steps"], &json["setting"]["tokens"]], [4, 5], "{json}");
+    let frames = json["frames"].as_array().expect("three kinds");
+    for (kind, (frames, (count, bytes))) in frames.iter().zip([(1, 578), (2, 1116), (2, 172)]).enumerate() {
+        assert_eq!([&frames["least"], &frames["most"], &frames["bytes"]], [count, count, bytes], "kind {kind}: {json}");
+    }
+    // The model itself: no frame was early.
+    let micros = |of: &str| json[of]["median"].as_f64().expect("a time");
+    assert!(micros("model_us") > 200.0 && micros("step_us") > micros("model_us"), "{json}");
+    assert!(json["tokens_per_second"].as_f64().is_some_and(|f| f > 0.0 && f < 1e6 / (4.0 * 200.0)), "{json}");
+    let table = scratch.run(&[&flags[..], &more].concat());
+    table.succeeded();
+    let names: Vec<&str> = table.stdout.lines().filter_map(|line| line.split_whitespace().next()).collect();
+    assert_eq!(names, ["model", "ducks", "frames", "speed", "token", "step", "out", "in", "checks"]);
+}
+
+#[test]
+fn bench_pond_refuses_what_it_cannot_measure() {
+    let scratch = Scratch::new();
+    let ports = scratch.run(&["bench", "pond", "--ducks", "2", "--ports", "3"]);
+    ports.refused(2, "--ports is 3, expected at most 2, one for each duck");
+    let large = scratch.run(&["bench", "pond", "--stage0", "cpu"]);
+    let why = "the modelled pond cannot be measured: processors would need all of its weights: give --stage0 cuda, or --dims wide";
+    large.refused(1, why);
+}
+
+#[test]
 fn bench_kernels_does_not_take_more_memory_than_there_is() {
     let ran = Scratch::new().run(&["bench", "kernels", "--bytes", "1000000GB"]);
     assert_eq!((ran.code, ran.stdout.as_str(), ran.stderr.lines().count()), (Some(2), "", 1), "{}", ran.stderr);

@@ -40,7 +40,8 @@ pub fn round_to_bf16(value: f32) -> f32 {
     if value.is_nan() {
         return f32::from_bits((bits | 0x0040_0000) & 0xffff_0000);
     }
-    f32::from_bits((bits + 0x7fff + ((bits >> 16) & 1)) & 0xffff_0000)
+    // Only a NaN could wrap; a check of that for each value would keep loops from being vectorised.
+    f32::from_bits(bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) & 0xffff_0000)
 }
 
 /// Columns that share a scale in [`quantise`].

@@ -18,6 +18,8 @@ use crate::arch::config::ConfigError;
 use crate::arch::deepseek_v32::config::Config;
 use crate::arch::deepseek_v32::tensors::{TensorSpec, specs};
 use crate::checkpoint::{CONFIG_FILE, DType, INDEX_FILE, SCALE_BLOCK, SCALE_SUFFIX, SINGLE_FILE, scale_shape};
+use crate::converted::{PackError, Slices};
+use crate::program::Model;
 
 /// Sizes of a synthetic model; [`Config`] says what each means and what is allowed.
 #[derive(Debug, Clone, PartialEq)]
@@ -221,6 +223,16 @@ pub fn write(options: &Options<'_>) -> Result<u64, SyntheticError> {
 /// As [`write`].
 pub fn write_hollow(options: &Options<'_>) -> Result<u64, SyntheticError> {
     write_with(options, hollow_shard)
+}
+
+/// Has every unit of the model's experts be the first one, so that a model whose experts no memory holds can be served by ducks that compute
+/// nothing. Reads one expert.
+///
+/// # Errors
+/// Experts that cannot be packed.
+pub fn share_one_unit(model: &mut Model) -> Result<(), PackError> {
+    model.slices = Some(Slices::alike(&model.experts)?);
+    Ok(())
 }
 
 type WriteShard = fn(&Path, &[Item]) -> std::io::Result<()>;

@@ -135,8 +135,10 @@ impl<M: Memory> Peer<M> {
             (!under_way).then_some(LIST)?
         } else {
             loop {
-                let next = self.residents.next_absent(self.load_cursor, self.blocks as usize)?;
-                self.load_cursor = next + 1;
+                let next = self.residents.next_absent(self.load_cursor, self.blocks as usize);
+                // With nothing left, the next look is a short one: this is asked between any two frames of a step.
+                self.load_cursor = next.map_or(self.blocks as usize, |next| next + 1);
+                let next = next?;
                 if !self.loads.iter().any(|l| l.active && l.block == next as u32) {
                     break next as u32;
                 }

@@ -5,6 +5,7 @@
 
 pub mod bandwidth;
 pub mod kernels;
+pub mod pond;
 mod report;
 pub mod serving;
 pub mod stage0;

@@ -1,7 +1,7 @@
 //! One broadcast domain: its link, the sessions of its ducks, and its part of every step's sums. Runs on a thread of its own.
 //!
-//! The loop does what is there to do (commands, frames, timers, frames to send) and otherwise spins a little, then yields, then sleeps until a
-//! frame, a command or a timer. Nothing here decides who computes what; a domain says what it has lost and is told what to do.
+//! The loop does what is there to do (commands, frames, timers, frames to send) and otherwise spins a little, then yields for as long as another
+//! step is likely to come, see [`Patience`], then sleeps until a frame, a command or a timer. Nothing here decides who computes what; a domain says what it has lost and is told what to do.
 
 mod ducks;
 mod steps;
@@ -24,8 +24,10 @@ use wire::{Limits, Micros};
 
 use super::active::{Active, Steps};
 use super::booting;
+use super::input::Encoder;
 use super::list::{DuckList, Program};
 use super::message::{Command, Report};
+use super::patience::Patience;
 use super::placement::Assignment;
 use super::seat::{Seat, Shared};
 use super::signal::Signal;
@@ -33,6 +35,8 @@ use super::signal::Signal;
 /// Looks without anything to do before the thread gives up its core, and before it sleeps.
 const SPINS: u32 = 32;
 const YIELDS: u32 = 64;
+/// Looks for frames in a row, while there are any, before anything else has its turn.
+const ROUNDS: usize = 16;
 /// Frames that are sent to one duck before others have their turn.
 const TURN: usize = 32;
 /// The part of the time after which a duck counts as gone in which others take over from it.
@@ -69,6 +73,7 @@ pub(super) struct Parts {
     pub commands: Receiver<Command>,
     pub reports: Sender<Report>,
     pub signal: Arc<Signal>,
+    pub patience: Patience,
     pub shared: Arc<Mutex<Vec<Shared>>>,
 }
 
@@ -114,12 +119,15 @@ pub(super) struct Domain {
     commands: Receiver<Command>,
     reports: Sender<Report>,
     signal: Arc<Signal>,
+    /// Microseconds after the last sign of a step for which the thread does not sleep.
+    linger: Micros,
+    /// When that was.
+    stepped: Micros,
     shared: Arc<Mutex<Vec<Shared>>>,
     started: Instant,
     steps: Rc<RefCell<Steps>>,
     spare: Vec<Active>,
     waiting: VecDeque<Waiting>,
-    sending: VecDeque<Broadcast>,
     part: Part,
     next_seq: u32,
     turn: usize,
@@ -150,12 +158,13 @@ impl Domain {
             commands: parts.commands,
             reports: parts.reports,
             signal: parts.signal,
+            linger: parts.patience.linger().as_micros() as Micros,
+            stepped: 0,
             shared: parts.shared,
             started: Instant::now(),
             steps: Rc::default(),
             spare: Vec::new(),
             waiting: VecDeque::new(),
-            sending: VecDeque::new(),
             part: Part::default(),
             next_seq: 0,
             turn: 0,
@@ -169,7 +178,7 @@ impl Domain {
 
     /// Until it is told to stop, or its owner is gone.
     pub fn run(mut self) {
-        let mut idle = 0;
+        let mut idle = 0u32;
         loop {
             let now = self.now();
             let mut busy = false;
@@ -181,7 +190,14 @@ impl Domain {
                 }
                 busy = true;
             }
-            busy |= self.receive(now);
+            // While frames stream in, and once sums are complete, nothing below is as urgent; nor is it kept waiting for long.
+            for _ in 0..ROUNDS {
+                if !self.receive(self.now()) {
+                    break;
+                }
+                busy = true;
+                self.settle();
+            }
             self.timers(now);
             self.begin_waiting(now);
             busy |= self.transmit(now);
@@ -194,11 +210,14 @@ impl Domain {
             if now >= self.share_at {
                 self.share(now);
             }
-            idle = if busy { 0 } else { idle + 1 };
+            if busy && !self.steps.borrow().active.is_empty() {
+                self.stepped = now;
+            }
+            idle = if busy { 0 } else { idle.saturating_add(1) };
             match idle {
                 0 => {}
                 1..=SPINS => std::hint::spin_loop(),
-                _ if idle <= SPINS + YIELDS => std::thread::yield_now(),
+                _ if idle <= SPINS + YIELDS || now < self.stepped + self.linger => std::thread::yield_now(),
                 _ => self.sleep(),
             }
         }
@@ -281,29 +300,33 @@ impl Domain {
         }
     }
 
-    /// Sends what waits; inputs that all share come first. Returns whether there was something.
+    /// Sends a step's input to all, at once: everything waits for it. The first frames leave while the next are written, since ducks' cables are
+    /// slower than this thread; and not each alone, since to flush may cost a system call.
+    fn broadcast(&mut self, mut broadcast: Broadcast, input: &mut Encoder<'_>) {
+        let own = self.link.mac();
+        let mut written = 0u32;
+        while self.link.tx(&mut |buf| {
+            let read = |offset: usize, out: &mut [u8]| {
+                out.copy_from_slice(&input.reach(offset + out.len())[offset..]);
+            };
+            let len = broadcast.poll_transmit(&mut buf[ETHERNET..], read);
+            finish(buf, BROADCAST, own, len)
+        }) {
+            written += 1;
+            if written.is_power_of_two() {
+                self.link.flush();
+            }
+        }
+        self.link.flush();
+    }
+
+    /// Sends what waits. Returns whether there was something.
     fn transmit(&mut self, now: Micros) -> bool {
-        let Domain { link, seats, steps, sending, config, .. } = self;
+        let Domain { link, seats, config, .. } = self;
         let own = link.mac();
         let mut sent = false;
         if std::mem::take(&mut self.discover) {
             sent |= ask_everybody(&mut **link, config.crc);
-        }
-        while let Some(broadcast) = sending.front_mut() {
-            let seq = broadcast.seq();
-            let mut steps = steps.borrow_mut();
-            let step = steps.by_seq(seq);
-            let more = step.is_some_and(|step| {
-                link.tx(&mut |buf| {
-                    let read = |offset: usize, out: &mut [u8]| out.copy_from_slice(&step.input[offset..][..out.len()]);
-                    let len = broadcast.poll_transmit(&mut buf[ETHERNET..], read);
-                    finish(buf, BROADCAST, own, len)
-                })
-            });
-            sent |= more;
-            if !more {
-                sending.pop_front();
-            }
         }
         let count = seats.len();
         for i in 0..count {

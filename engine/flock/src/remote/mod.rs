@@ -30,6 +30,7 @@ mod domain;
 mod input;
 mod list;
 mod message;
+mod patience;
 pub mod placement;
 mod seat;
 mod signal;
@@ -40,6 +41,7 @@ mod view;
 use balance::{Balance, Sample};
 use list::DuckList;
 use message::{Command, Report};
+use patience::Patience;
 use placement::{Assignment, Hints, Placement, Room};
 use seat::Shared;
 use signal::Signal;
@@ -221,7 +223,9 @@ impl Remote {
             return Err(FlockError::Mtu { port, found, least: frame::MIN_MTU });
         }
         let limits = session_limits(&experts, &options)?;
-        let signal = Arc::new(Signal::default());
+        // The domains' threads and the one that submits steps.
+        let patience = Patience::new(options.ports.len() + 1);
+        let signal = Arc::new(Signal::new(patience));
         let (sender, reports) = std::sync::mpsc::channel();
         let epoch = random_epoch();
         let config = Config {
@@ -285,6 +289,7 @@ impl Remote {
                 commands: receiver,
                 reports: sender.clone(),
                 signal: Arc::clone(&signal),
+                patience,
                 shared: Arc::clone(&shared),
             };
             let thread = std::thread::Builder::new()

@@ -125,6 +125,11 @@ impl Seat {
         }
     }
 
+    /// Whether it is sent steps, and by broadcast.
+    pub fn hears_all(&self) -> bool {
+        !self.late && !self.unicast && self.peer.as_ref().is_some_and(|peer| peer.is_up())
+    }
+
     /// A step took so long.
     pub fn smooth(&mut self, micros: Micros) {
         let micros = micros as f64;

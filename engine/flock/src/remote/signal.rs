@@ -4,13 +4,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-/// Looks that cost nothing to others before a thread gives up its core, and before it sleeps.
-const SPINS: u32 = 32;
+use super::patience::Patience;
+
+/// Looks that cost nothing to others before a thread gives up its core, and before it sleeps if it does not linger.
+const SPINS: u32 = 64;
 const YIELDS: u32 = 32;
 
 /// Counts what happened; a waiter that has seen a lower number does not sleep.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Signal {
+    patience: Patience,
     count: AtomicU64,
     sleeping: AtomicBool,
     lock: Mutex<()>,
@@ -18,6 +21,17 @@ pub(crate) struct Signal {
 }
 
 impl Signal {
+    /// Nothing has happened yet. `patience`: the waiter's.
+    pub fn new(patience: Patience) -> Signal {
+        Signal {
+            patience,
+            count: AtomicU64::new(0),
+            sleeping: AtomicBool::new(false),
+            lock: Mutex::new(()),
+            wake: Condvar::new(),
+        }
+    }
+
     /// What has happened so far, as a number.
     pub fn seen(&self) -> u64 {
         self.count.load(Ordering::SeqCst)
@@ -34,15 +48,20 @@ impl Signal {
     }
 
     /// Returns when more has happened than was `seen`, or the time is over. A thread that spins on a core which the others need costs them
-    /// whole time slices, so it spins only briefly.
+    /// whole time slices, so it spins only briefly, and then gives its core up at every look.
     pub fn wait(&self, seen: u64, most: Duration) {
-        for look in 0..SPINS + YIELDS {
+        let started = Instant::now();
+        let (until, linger) = (started + most, self.patience.linger().min(most));
+        for look in 0u32.. {
             if self.seen() != seen {
                 return;
             }
-            if look < SPINS { std::hint::spin_loop() } else { std::thread::yield_now() }
+            match look {
+                ..SPINS => std::hint::spin_loop(),
+                _ if look < SPINS + YIELDS || started.elapsed() < linger => std::thread::yield_now(),
+                _ => break,
+            }
         }
-        let until = Instant::now() + most;
         let mut guard = self.lock.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         self.sleeping.store(true, Ordering::SeqCst);
         while self.seen() == seen {
@@ -63,7 +82,7 @@ mod tests {
 
     #[test]
     fn no_wake_is_lost() {
-        let signal = Arc::new(Signal::default());
+        let signal = Arc::new(Signal::new(Patience::new(usize::MAX)));
         let teller = Arc::clone(&signal);
         let thread = std::thread::spawn(move || (0..20_000).for_each(|_| teller.notify()));
         let mut seen = 0;

@@ -75,6 +75,8 @@ enum Storage {
     Files(Vec<SliceFile>),
     /// Units by layer, expert, slice.
     Memory(Mmap),
+    /// One block that stands for every unit.
+    Alike { block: Mmap, checksum: u32, digest: [u8; 32] },
 }
 
 impl Slices {
@@ -119,7 +121,7 @@ impl Slices {
             .par_chunks_mut(geometry.slices * geometry.layout.len())
             .zip(all)
             .map(|(blocks, (layer, number, expert))| {
-                let rounding = pack_expert(&geometry, expert, blocks)
+                let rounding = pack_slices(&geometry, expert, blocks)
                     .map_err(|error| error.into_pack(layer.layer, number, expert))?;
                 progress(packed.fetch_add(geometry.slices, Ordering::Relaxed) + geometry.slices, units);
                 Ok(rounding)
@@ -135,6 +137,23 @@ impl Slices {
         Ok((Arc::new(Slices { geometry, storage: Storage::Memory(memory) }), rounding))
     }
 
+    /// Units that are all the first expert's first slice: what a model of any size weighs nothing with, for whoever measures everything but its experts.
+    ///
+    /// # Errors
+    /// Experts that cannot be packed.
+    pub(crate) fn alike(layers: &[ExpertLayer]) -> Result<Arc<Slices>, PackError> {
+        let geometry = geometry(layers, FormatChoice::Auto.resolve(layers)?)?;
+        let bytes = geometry.layout.len();
+        let map = |source| PackError::Map { bytes: bytes as u64, source };
+        let mut block = MmapMut::map_anon(bytes).map_err(map)?;
+        let (first, number) = (&layers[0], 0);
+        pack_slices(&geometry, &first.experts[number], &mut block)
+            .map_err(|error| error.into_pack(first.layer, number, &first.experts[number]))?;
+        let (checksum, digest) = (crc32c::crc32c(&block), *blake3::hash(&block).as_bytes());
+        let block = block.make_read_only().map_err(map)?;
+        Ok(Arc::new(Slices { geometry, storage: Storage::Alike { block, checksum, digest } }))
+    }
+
     /// A unit's block, aligned to 64 bytes, as [`kernels::unit::Unit::view`] reads it. `layer` is an index, as in
     /// [`ExpertStep::layer`](crate::program::ExpertStep::layer), not the model's number.
     ///
@@ -148,6 +167,7 @@ impl Slices {
                 let len = self.geometry.layout.len();
                 &memory[(block * self.geometry.slices + slice) * len..][..len]
             }
+            Storage::Alike { block, .. } => block,
         }
     }
 
@@ -169,6 +189,7 @@ impl Slices {
         match &self.storage {
             Storage::Files(files) => files[slice].checksum(self.block(layer, slice, expert)),
             Storage::Memory(_) => crc32c::crc32c(self.unit(layer, slice, expert)),
+            Storage::Alike { checksum, .. } => *checksum,
         }
     }
 
@@ -180,6 +201,7 @@ impl Slices {
         match &self.storage {
             Storage::Files(files) => files[slice].digest(self.block(layer, slice, expert)),
             Storage::Memory(_) => *blake3::hash(self.unit(layer, slice, expert)).as_bytes(),
+            Storage::Alike { digest, .. } => *digest,
         }
     }
 
@@ -283,8 +305,8 @@ impl<'a> Codes<'a> {
     }
 }
 
-/// Packs all slices of an expert one after the other into `blocks`, from its mapped tensors.
-fn pack_expert(geometry: &Geometry, expert: &Expert, blocks: &mut [u8]) -> Result<Rounding, UnitFault> {
+/// Packs slices of an expert one after the other, as many as `blocks` has room for, from its mapped tensors.
+fn pack_slices(geometry: &Geometry, expert: &Expert, blocks: &mut [u8]) -> Result<Rounding, UnitFault> {
     let words: [Vec<u16>; 3];
     let bytes = matrices(expert).map(|matrix| matrix.data.bytes());
     let codes = if kind(expert)? == DType::F8E4M3 {

@@ -12,7 +12,7 @@ use super::{BROADCAST_TRIAL, Domain, Waiting, Work};
 use crate::landing::Landing;
 use crate::plan::merged;
 use crate::remote::active::Active;
-use crate::remote::input;
+use crate::remote::input::Encoder;
 use crate::remote::message::Report;
 use crate::remote::placement::Assignment;
 use crate::remote::seat::Seat;
@@ -65,12 +65,17 @@ impl Domain {
         self.prepare(assignment);
         let (Some(limits), Some(stepped)) = (self.limits, io.input.get()) else { return };
         let mut step = self.active(now, id, &io, None);
+        let time_limit = self.time_limit(stepped.lanes);
+        let mut input = Encoder::new(&limits, stepped, &[], time_limit, &mut step.input);
+        let (seq, plan, lanes) = (step.seq, assignment.version, stepped.lanes as u16);
+        // Before anything else: what follows here is done long before the input has arrived anywhere.
+        if self.seats.iter().zip(&self.part.numbers).any(|(seat, numbers)| !numbers.is_empty() && seat.hears_all()) {
+            let broadcast = Broadcast::new(&limits, self.config.epoch, seq, plan, lanes, self.config.crc);
+            self.broadcast(broadcast, &mut input);
+        }
+        input.finish();
         step.landing.begin(&self.part.nodes, &self.part.tops, stepped.lanes, &stepped.experts);
         step.owners.clone_from(&self.part.owners);
-        let time_limit = self.time_limit(stepped.lanes);
-        input::encode(&limits, stepped, &[], time_limit, &mut step.input);
-        let (seq, plan, lanes) = (step.seq, assignment.version, stepped.lanes as u16);
-        let mut broadcast = false;
         for (at, seat) in self.seats.iter_mut().enumerate() {
             let numbers = &self.part.numbers[at];
             let late = seat.late;
@@ -91,10 +96,7 @@ impl Domain {
                 time_limit,
             };
             match peer.begin_step(now, request) {
-                Ok(()) => {
-                    step.open[at] = true;
-                    broadcast |= !seat.unicast;
-                }
+                Ok(()) => step.open[at] = true,
                 Err(error) => tracing::debug!(duck = %seat.name, %error, "a step is not begun"),
             }
         }
@@ -102,9 +104,6 @@ impl Domain {
         let lost: Vec<Node> =
             (0..self.seats.len()).filter(|&at| !step.open[at]).flat_map(|at| step.lost(at, number)).collect();
         self.steps.borrow_mut().active.push(step);
-        if broadcast {
-            self.sending.push_back(Broadcast::new(&limits, self.config.epoch, seq, plan, lanes, self.config.crc));
-        }
         if !lost.is_empty() {
             self.report(Report::Lost { domain: self.index, id, nodes: lost });
         }
@@ -125,7 +124,7 @@ impl Domain {
         let numbers: Vec<u16> = nodes.iter().map(|node| node.index(self.shape)).collect();
         step.owners = numbers.iter().map(|&number| (number, at)).collect();
         let time_limit = self.time_limit(stepped.lanes);
-        input::encode(&limits, stepped, &numbers, time_limit, &mut step.input);
+        Encoder::new(&limits, stepped, &numbers, time_limit, &mut step.input).finish();
         let request = StepRequest {
             seq: step.seq,
             plan: self.part.version.unwrap_or(0),
@@ -281,7 +280,6 @@ impl Domain {
 
     pub(super) fn abandon(&mut self) {
         self.waiting.clear();
-        self.sending.clear();
         let mut steps = self.steps.borrow_mut();
         for mut step in steps.active.drain(..) {
             for (at, seat) in self.seats.iter_mut().enumerate() {
