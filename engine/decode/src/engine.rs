@@ -175,6 +175,7 @@ impl Engine {
         let (stage, backend) = make(&model, cpu, max_len)?;
         let falls_back = options.stage0 == Stage0::Auto && backend == Backend::Cuda;
         let plan = flock.plan().clone();
+        flock.beside(workers(backend, &pool));
         let compute = Compute { stage, flock, pool };
         Ok(Engine {
             compute,
@@ -343,6 +344,7 @@ impl Engine {
         let (model, options) = &self.on_cpu;
         self.compute.stage = Box::new(CpuStage::new(model.clone(), *options)?);
         (self.backend, self.falls_back) = (Backend::Cpu, false);
+        self.compute.flock.beside(workers(self.backend, &self.compute.pool));
         Ok(())
     }
 
@@ -410,6 +412,14 @@ impl Engine {
                 return Ok(chosen);
             }
         }
+    }
+}
+
+/// Threads that stage 0 computes with.
+fn workers(backend: Backend, pool: &rayon::ThreadPool) -> usize {
+    match backend {
+        Backend::Cpu => pool.current_num_threads(),
+        Backend::Cuda => 0,
     }
 }
 

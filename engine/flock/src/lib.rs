@@ -102,6 +102,14 @@ impl Flock {
         }
     }
 
+    /// So many threads of stage 0 compute while steps are under way, 0 for a GPU. Threads that wait for ducks keep cores awake only if there
+    /// are more; until this is called they sleep at once.
+    pub fn beside(&self, workers: usize) {
+        if let Ducks::Remote(remote) = &self.ducks {
+            remote.beside(workers);
+        }
+    }
+
     /// Takes a step on; its input is published. Several may be outstanding.
     ///
     /// # Errors

@@ -8,7 +8,7 @@
 #include "common.cuh"
 
 // A head's logits, and later in the same place its weights: the rounded ones and what rounding left.
-constexpr u32 HEADS = 16, LOGITS_STRIDE = KEYS + 8, WEIGHTS_STRIDE = 2 * LOGITS_STRIDE;
+constexpr u32 HEADS = 16, LOGITS_STRIDE = KEYS + 12, WEIGHTS_STRIDE = 2 * LOGITS_STRIDE, LEFT = KEYS + 8;
 
 // acc and sum so far, to which a part with its own maximum is joined.
 static DEVICE float joined(float acc, float a, float part, float b) { return __fmaf_rn(acc, a, __fmul_rn(part, b)); }
@@ -21,7 +21,7 @@ static DEVICE void attend_lane(const Attend &p, u8 *shared) {
     u16 *keys = reinterpret_cast<u16 *>(shared);
     u16 *query = keys + KEYS * stride;
     float *logits = reinterpret_cast<float *>(query + HEADS * stride);
-    u16 *high = reinterpret_cast<u16 *>(logits), *low = high + LOGITS_STRIDE;
+    u16 *high = reinterpret_cast<u16 *>(logits), *low = high + LEFT;
     float *largest = logits + HEADS * LOGITS_STRIDE, *sums = largest + HEADS;
     Lane lane = p.lane[t];
     u32 count = p.count[t];
@@ -87,7 +87,8 @@ static DEVICE void attend_lane(const Attend &p, u8 *shared) {
             float m = warp_max(fmaxf(first, second));
             first = expf(first - m), second = expf(second - m);
             float s = warp_sum(__fadd_rn(first, second));
-            // The sums above went through all lanes of the warp, so each has read its logits of this head.
+            // All lanes have read their logits of this head.
+            __syncwarp();
             float first_high = round_bf16(first), second_high = round_bf16(second);
             high[head * WEIGHTS_STRIDE + i] = static_cast<u16>(bf16_bits(first));
             high[head * WEIGHTS_STRIDE + i + 32] = static_cast<u16>(bf16_bits(second));

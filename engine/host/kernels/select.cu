@@ -105,7 +105,7 @@ static DEVICE u32 order_of(float score) {
 
 // The `keep` positions with the largest scores, ascending; of equal scores the lower positions. The threshold is found digit by digit.
 extern "C" __global__ void __launch_bounds__(1024) select_top(const __grid_constant__ Select p) {
-    __shared__ u32 histogram[256], above[32], equal[32];
+    __shared__ u32 histogram[256], totals[32];
     __shared__ u32 prefix, wanted;
     start_next();
     wait_for_previous();
@@ -124,16 +124,22 @@ extern "C" __global__ void __launch_bounds__(1024) select_top(const __grid_const
         u32 known = digit == 3 ? 0 : ~0u << (8 * (digit + 1)), want = prefix;
         // Eight at a time are under way.
         for (u32 base = 0; base < count; base += 8 * 1024) {
-            u32 keys[8];
+            float4 v[2];
 #pragma unroll
-            for (u32 j = 0; j < 8; j++) {
-                u32 u = base + j * 1024 + threadIdx.x;
-                keys[j] = u < count ? order_of(scores[u]) : 0;
+            for (u32 j = 0; j < 2; j++) {
+                u32 u = base + j * 4096 + 4 * threadIdx.x;
+                v[j] = u < count ? *reinterpret_cast<const float4 *>(scores + u) : make_float4(0, 0, 0, 0);
             }
 #pragma unroll
-            for (u32 j = 0; j < 8; j++)
-                if (base + j * 1024 + threadIdx.x < count && (keys[j] & known) == want)
-                    atomicAdd(&histogram[keys[j] >> (8 * digit) & 255], 1);
+            for (u32 j = 0; j < 2; j++) {
+                u32 u = base + j * 4096 + 4 * threadIdx.x;
+                float score[4] = {v[j].x, v[j].y, v[j].z, v[j].w};
+#pragma unroll
+                for (u32 k = 0; k < 4; k++) {
+                    u32 key = order_of(score[k]);
+                    if (u + k < count && (key & known) == want) atomicAdd(&histogram[key >> (8 * digit) & 255], 1);
+                }
+            }
         }
         __syncthreads();
         if (threadIdx.x < 32) {
@@ -163,30 +169,44 @@ extern "C" __global__ void __launch_bounds__(1024) select_top(const __grid_const
         __syncthreads();
     }
     u32 threshold = prefix, equals = wanted, warp = threadIdx.x / 32, i = threadIdx.x % 32;
-    u32 written = 0, met = 0, next = threadIdx.x < count ? order_of(scores[threadIdx.x]) : 0;
-    for (u32 base = 0; base < count; base += 1024) {
-        u32 u = base + threadIdx.x, key = next;
-        next = u + 1024 < count ? order_of(scores[u + 1024]) : 0;
-        bool more = u < count && key > threshold, same = u < count && key == threshold;
-        u32 mores = __ballot_sync(~0u, more), sames = __ballot_sync(~0u, same), below = (1u << i) - 1;
-        if (i == 0) above[warp] = __popc(mores), equal[warp] = __popc(sames);
-        __syncthreads();
-        u32 more_before = 0, same_before = 0, more_all = 0, same_all = 0;
-        {
-            u32 a = above[i], e = equal[i], a_sum = a, e_sum = e;
-            for (int step = 1; step < 32; step *= 2) {
-                u32 x = __shfl_up_sync(~0u, a_sum, step), y = __shfl_up_sync(~0u, e_sum, step);
-                if (i >= step) a_sum += x, e_sum += y;
-            }
-            more_before = __shfl_sync(~0u, a_sum - a, warp), same_before = __shfl_sync(~0u, e_sum - e, warp);
-            more_all = __shfl_sync(~0u, a_sum, 31), same_all = __shfl_sync(~0u, e_sum, 31);
+    // Positions are written in order: each thread has four neighbouring ones, those before it are counted. Lower halves count larger scores, upper
+    // halves equal ones. Rows of scores are whole multiples of four long.
+    u32 written = 0, met = 0;
+    float4 next = 4 * threadIdx.x < count ? *reinterpret_cast<const float4 *>(scores + 4 * threadIdx.x) : make_float4(0, 0, 0, 0);
+    for (u32 base = 0; base < count; base += 4096) {
+        u32 u = base + 4 * threadIdx.x;
+        float score[4] = {next.x, next.y, next.z, next.w};
+        next = u + 4096 < count ? *reinterpret_cast<const float4 *>(scores + u + 4096) : make_float4(0, 0, 0, 0);
+        bool more[4], same[4];
+        u32 mine = 0;
+#pragma unroll
+        for (u32 j = 0; j < 4; j++) {
+            u32 key = order_of(score[j]);
+            more[j] = u + j < count && key > threshold, same[j] = u + j < count && key == threshold;
+            mine += more[j] + (same[j] << 16);
         }
-        u32 sames_up_to_me = met + same_before + __popc(sames & below);
-        u32 taken_sames = min(sames_up_to_me, equals);
-        u32 place = written + more_before + __popc(mores & below) + taken_sames - min(met, equals);
-        if (more || (same && sames_up_to_me < equals)) out[place] = u;
-        written += more_all + min(met + same_all, equals) - min(met, equals);
-        met += same_all;
+        u32 up_to_me = mine;
+        for (int step = 1; step < 32; step *= 2) {
+            u32 other = __shfl_up_sync(~0u, up_to_me, step);
+            if (i >= step) up_to_me += other;
+        }
+        if (i == 31) totals[warp] = up_to_me;
+        __syncthreads();
+        u32 total = totals[i], up_to_warp = total;
+        for (int step = 1; step < 32; step *= 2) {
+            u32 other = __shfl_up_sync(~0u, up_to_warp, step);
+            if (i >= step) up_to_warp += other;
+        }
+        u32 before = __shfl_sync(~0u, up_to_warp - total, warp) + up_to_me - mine, all = __shfl_sync(~0u, up_to_warp, 31);
+        u32 met_before = met + (before >> 16), place = written + (before & 0xffff) + min(met_before, equals) - min(met, equals);
+#pragma unroll
+        for (u32 j = 0; j < 4; j++) {
+            bool taken = same[j] && met_before < equals;
+            if (more[j] || taken) out[place++] = u + j;
+            met_before += same[j];
+        }
+        written += (all & 0xffff) + min(met + (all >> 16), equals) - min(met, equals);
+        met += all >> 16;
         __syncthreads();
     }
     if (threadIdx.x == 0) p.count[t] = p.keep;

@@ -169,6 +169,9 @@ impl Link for AfPacket {
         self.look();
         let mut messages = [Message::default(); BATCH];
         let count = self.outbox.frames().len();
+        if count == 0 {
+            return;
+        }
         for (message, bytes) in messages.iter_mut().zip(self.outbox.frames()) {
             message.bytes = bytes;
         }

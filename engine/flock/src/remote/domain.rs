@@ -120,7 +120,7 @@ pub(super) struct Domain {
     reports: Sender<Report>,
     signal: Arc<Signal>,
     /// Microseconds after the last sign of a step for which the thread does not sleep.
-    linger: Micros,
+    patience: Patience,
     /// When that was.
     stepped: Micros,
     shared: Arc<Mutex<Vec<Shared>>>,
@@ -158,7 +158,7 @@ impl Domain {
             commands: parts.commands,
             reports: parts.reports,
             signal: parts.signal,
-            linger: parts.patience.linger().as_micros() as Micros,
+            patience: parts.patience,
             stepped: 0,
             shared: parts.shared,
             started: Instant::now(),
@@ -190,6 +190,7 @@ impl Domain {
                 }
                 busy = true;
             }
+            let stepping = !self.steps.borrow().active.is_empty();
             // While frames stream in, and once sums are complete, nothing below is as urgent; nor is it kept waiting for long.
             for _ in 0..ROUNDS {
                 if !self.receive(self.now()) {
@@ -198,6 +199,7 @@ impl Domain {
                 busy = true;
                 self.settle();
             }
+            let now = self.now();
             self.timers(now);
             self.begin_waiting(now);
             busy |= self.transmit(now);
@@ -210,14 +212,18 @@ impl Domain {
             if now >= self.share_at {
                 self.share(now);
             }
-            if busy && !self.steps.borrow().active.is_empty() {
+            if busy && (stepping || !self.steps.borrow().active.is_empty()) {
                 self.stepped = now;
             }
             idle = if busy { 0 } else { idle.saturating_add(1) };
             match idle {
                 0 => {}
                 1..=SPINS => std::hint::spin_loop(),
-                _ if idle <= SPINS + YIELDS || now < self.stepped + self.linger => std::thread::yield_now(),
+                _ if idle <= SPINS + YIELDS
+                    || self.now() < self.stepped + self.patience.linger().as_micros() as Micros =>
+                {
+                    std::thread::yield_now()
+                }
                 _ => self.sleep(),
             }
         }
@@ -301,10 +307,10 @@ impl Domain {
     }
 
     /// Sends a step's input to all, at once: everything waits for it. The first frames leave while the next are written, since ducks' cables are
-    /// slower than this thread; and not each alone, since to flush may cost a system call.
+    /// slower than this thread; the rest together, since to flush may cost a system call.
     fn broadcast(&mut self, mut broadcast: Broadcast, input: &mut Encoder<'_>) {
         let own = self.link.mac();
-        let mut written = 0u32;
+        let mut first = true;
         while self.link.tx(&mut |buf| {
             let read = |offset: usize, out: &mut [u8]| {
                 out.copy_from_slice(&input.reach(offset + out.len())[offset..]);
@@ -312,8 +318,7 @@ impl Domain {
             let len = broadcast.poll_transmit(&mut buf[ETHERNET..], read);
             finish(buf, BROADCAST, own, len)
         }) {
-            written += 1;
-            if written.is_power_of_two() {
+            if std::mem::take(&mut first) {
                 self.link.flush();
             }
         }

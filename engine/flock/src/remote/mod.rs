@@ -209,6 +209,7 @@ pub struct Remote {
     local: Local,
     substitute: Substitute,
     view: Arc<View>,
+    patience: Patience,
 }
 
 impl Remote {
@@ -225,7 +226,7 @@ impl Remote {
         let limits = session_limits(&experts, &options)?;
         // The domains' threads and the one that submits steps.
         let patience = Patience::new(options.ports.len() + 1);
-        let signal = Arc::new(Signal::new(patience));
+        let signal = Arc::new(Signal::new(patience.clone()));
         let (sender, reports) = std::sync::mpsc::channel();
         let epoch = random_epoch();
         let config = Config {
@@ -289,7 +290,7 @@ impl Remote {
                 commands: receiver,
                 reports: sender.clone(),
                 signal: Arc::clone(&signal),
-                patience,
+                patience: patience.clone(),
                 shared: Arc::clone(&shared),
             };
             let thread = std::thread::Builder::new()
@@ -317,6 +318,7 @@ impl Remote {
             assignment: Arc::new(nothing),
             limits,
             program: options.program.as_ref().map_or(0, |program| program.len() as u64),
+            patience,
             stale: true,
             balance: Balance::new(count),
             steps_since_look: 0,
@@ -481,6 +483,13 @@ impl Remote {
 
     fn duck_at(&self, domain: usize, seat: usize) -> Option<usize> {
         self.ducks.iter().position(|duck| duck.spec.port == domain && duck.seat == seat)
+    }
+}
+
+impl Remote {
+    /// So many threads compute while steps are under way: whether others may keep cores while they wait depends on that.
+    pub(crate) fn beside(&self, workers: usize) {
+        self.patience.beside(workers);
     }
 }
 

@@ -110,7 +110,7 @@ impl Few {
 /// Dynamic shared memory of `attend`, as attend.cu lays it out: keys, queries, logits, maxima and sums.
 pub(crate) fn attend_shared(latent: usize, rope: usize) -> usize {
     let row = latent + rope + 8;
-    KEYS * row * 2 + HEADS * (row * 2 + (KEYS + 8) * 4 + 8)
+    KEYS * row * 2 + HEADS * (row * 2 + (KEYS + 12) * 4 + 8)
 }
 
 /// Dynamic shared memory of `attend_plain`.

@@ -4,6 +4,9 @@
 //! The [`Checker`] sees every operation's result and keeps it, so that the inputs of the next are at hand whatever the stage makes of its own
 //! copies; caches are kept from what [`Op::Append`] was given, as the mode stores it. Of a pass with many lanes some are computed again,
 //! the first and last ones always.
+//!
+//! Sums and functions are the reference's own; single roundings (to bf16, through e4m3) are `model::numerics`', which has tests of its own and is held
+//! against another program's values in `golden_fp8`.
 
 mod checker;
 pub mod compare;
@@ -144,6 +147,7 @@ impl Runner {
         let mut shared = self.shared.lock().expect("no test thread panicked with it");
         let input: &StepInput = io.input.get().expect("a ticket's input is published");
         let handed = std::mem::take(&mut shared.handed);
+        assert_eq!(handed.len(), lanes.len(), "a step's router is shown to the observer for every lane");
         let (width, chosen) = (input.hidden.len() / lanes.len(), input.experts.len() / lanes.len());
         for (t, mut want) in handed.into_iter().enumerate() {
             if self.numerics == Numerics::Fp8 {

@@ -72,7 +72,7 @@ pub struct Frames {
     pub bytes: u64,
 }
 
-/// What must be zero.
+/// What a calm run has none of. With `host_nodes` there is no report; with others the times are those of a pond in trouble.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Checks {
     /// Units of every layer that the host computes, and nodes that others took over.
@@ -141,7 +141,7 @@ pub struct Report {
     pub token_model_us: f64,
     /// A token's rest.
     pub token_rest_us: f64,
-    /// What must be zero.
+    /// What a calm run has none of.
     pub checks: Checks,
 }
 
