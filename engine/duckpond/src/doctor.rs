@@ -8,7 +8,7 @@ use host::cuda::{CudaOptions, NVRTC_VARIABLE, Needs, Probe};
 use model::Numerics;
 use model::program::Model;
 
-use crate::error::Error;
+use crate::error::{Error, one_line};
 use crate::format::bytes;
 use crate::host_setup::machine::Machine;
 use crate::loaded::Opened;
@@ -53,10 +53,17 @@ fn interfaces(machine: &Machine) -> String {
             Some(mtu) if mtu >= JUMBO => {
                 format!("frames of {mtu} bytes (long ones, if switch and ducks carry them too)")
             }
-            Some(mtu) => format!("frames of {mtu} bytes; for long ones: ip link set {name} mtu {JUMBO}"),
+            // A name is anything without a slash, and this line is made to be pasted.
+            Some(mtu)
+                if name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-@".contains(&b))
+                    && !name.starts_with('-') =>
+            {
+                format!("frames of {mtu} bytes; for long ones: ip link set {name} mtu {JUMBO}")
+            }
+            Some(mtu) => format!("frames of {mtu} bytes"),
             None => "frames of unknown size".into(),
         };
-        line(&mut out, "interface", &format!("{name}: {state}, {speed}, {frames}"));
+        line(&mut out, "interface", &format!("{}: {state}, {speed}, {frames}", one_line(name)));
     }
     if out.is_empty() {
         line(&mut out, "interface", "none with hardware behind it; ducks in this process need none");

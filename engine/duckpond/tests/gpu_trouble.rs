@@ -18,11 +18,16 @@ fn stand_ins() -> &'static Path {
     static BUILT: OnceLock<tempfile::TempDir> = OnceLock::new();
     let folder = BUILT.get_or_init(|| {
         let folder = tempfile::tempdir().expect("a folder for a test");
-        for (source, library) in [("driver.c", "libcuda.so"), ("nvrtc.c", "libnvrtc.so.13")] {
+        std::fs::create_dir(folder.path().join("old")).expect("a folder in it");
+        for (source, library, define) in [
+            ("driver.c", "libcuda.so", "-DNEW"),
+            ("nvrtc.c", "libnvrtc.so.13", "-DNEW"),
+            ("driver.c", "old/libcuda.so", "-DOLD"),
+        ] {
             let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/stand_ins").join(source);
             let compiler = std::env::var_os("CC").unwrap_or_else(|| "cc".into());
             let built = Command::new(compiler)
-                .args(["-shared", "-fPIC", "-O1", "-o"])
+                .args(["-shared", "-fPIC", "-O1", define, "-o"])
                 .arg(folder.path().join(library))
                 .arg(source)
                 .output()
@@ -84,6 +89,23 @@ fn a_gpu_that_is_asked_for_and_cannot_be_used_is_refused_in_one_line() {
             "{settings:?}: {lines:?} does not say {expected:?}"
         );
     }
+}
+
+#[test]
+fn a_driver_without_a_function_that_is_needed_is_refused_before_it_is_called() {
+    let old = [("LD_LIBRARY_PATH", stand_ins().join("old"))];
+    let run_with = |stage: &str| {
+        let scratch = Scratch::new();
+        let mut command = scratch.command(&["generate", "--stage0", stage, "--max-tokens", "2", "What is 1 + 1?"]);
+        run(command.envs(old.iter().map(|(name, path)| (*name, path))))
+    };
+    let why = "the NVIDIA driver does not start: its library has no cuLaunchKernelEx; install a newer driver";
+    let refused = run_with("cuda");
+    assert_eq!(refused.code, Some(1), "{}", refused.stderr);
+    assert!(refused.stderr.contains(why) && refused.stderr.lines().count() == 1, "{}", refused.stderr);
+    let answered = run_with("auto");
+    assert_eq!(answered.code, Some(0), "{}", answered.stderr);
+    assert!(!answered.stdout.is_empty() && !answered.stderr.contains("panicked"), "{}", answered.stderr);
 }
 
 #[test]

@@ -182,6 +182,22 @@ fn bench_pond_refuses_what_it_cannot_measure() {
     let large = scratch.run(&["bench", "pond", "--stage0", "cpu"]);
     let why = "the modelled pond cannot be measured: processors would need all of its weights: give --stage0 cuda, or --dims wide";
     large.refused(1, why);
+    let slow = scratch.run(&[
+        "bench",
+        "pond",
+        "--dims",
+        "tiny",
+        "--stage0",
+        "cpu",
+        "--ducks",
+        "2",
+        "--ports",
+        "1",
+        "--duck-bandwidth",
+        "1e-300",
+    ]);
+    assert_eq!(slow.code, Some(1), "{}", slow.stderr);
+    assert!(slow.stderr.contains("give a --duck-bandwidth of more GB/s"), "{}", slow.stderr);
 }
 
 #[test]

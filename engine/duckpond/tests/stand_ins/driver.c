@@ -8,6 +8,8 @@
 //   STAND_IN_LAUNCHES   launches until one fails, and everything after it
 //   STAND_IN_NONE       no card
 //   STAND_IN_BROKEN     the driver does not start
+//
+// Built with OLD it lacks what drivers before CUDA 11.8 lack.
 
 #include <stdint.h>
 #include <stdlib.h>
@@ -104,12 +106,14 @@ int cuModuleGetGlobal_v2(address *at, size_t *bytes, void *module, const char *n
 }
 int cuFuncGetAttribute(int *value, int attribute, void *function) { (void)attribute; (void)function; *value = 0; return OK; }
 int cuFuncSetAttribute(void *function, int attribute, int value) { (void)function; (void)attribute; (void)value; return OK; }
+#ifndef OLD
 int cuLaunchKernelEx(const void *config, void *function, void **parameters, void **extra) {
     (void)config, (void)function, (void)parameters, (void)extra;
     if (launches++ >= setting("STAND_IN_LAUNCHES", 0)) failed = 1;
     STICKY;
     return OK;
 }
+#endif
 
 int cuStreamCreate(void **stream, unsigned flags) { (void)flags; *stream = &taken; return OK; }
 int cuStreamDestroy_v2(void *stream) { (void)stream; return OK; }

@@ -80,12 +80,29 @@ unsafe impl Send for Device {}
 // SAFETY: as above.
 unsafe impl Sync for Device {}
 
+/// A function that the driver's library lacks: the first of all, or the newest of those that are called. `cudarc` would panic where it is called.
+fn missing() -> Option<&'static str> {
+    // The order in which `cudarc` looks.
+    let load = |name: &str| {
+        // SAFETY: the library that `cudarc` has loaded already, whose initialisers have run.
+        unsafe { libloading::Library::new(name) }.ok()
+    };
+    let library = ["libcuda.so", "libcuda.so.1"].into_iter().find_map(load)?;
+    ["cuInit", "cuLaunchKernelEx"].into_iter().find(|name| {
+        // SAFETY: only whether it is there is asked; it is not called.
+        unsafe { library.get::<unsafe extern "C" fn()>(name.as_bytes()) }.is_err()
+    })
+}
+
 impl Device {
     /// Opens the card with this number among those that CUDA_VISIBLE_DEVICES leaves.
     pub(crate) fn open(number: i32) -> Result<Arc<Device>, CudaError> {
         // SAFETY: asks the system's linker for libcuda, whose initialisers are trusted.
         if !unsafe { sys::is_culib_present() } {
             return Err(CudaError::NoDriver);
+        }
+        if let Some(name) = missing() {
+            return Err(CudaError::DriverFailed(format!("its library has no {name}; install a newer driver")));
         }
         let none = |error: result::DriverError| match error.0 {
             sys::CUresult::CUDA_ERROR_NO_DEVICE | sys::CUresult::CUDA_ERROR_INVALID_DEVICE => CudaError::NoDevice,

@@ -48,6 +48,8 @@ const SHARD_BYTES: u64 = 4 << 30;
 const WARM: usize = 4;
 /// Nanoseconds that a switch takes to pass a frame on.
 const HOP: Nanos = 1_000;
+/// Nanoseconds that a duck needs for a step at most: that of --duck-us.
+const SLOWEST: Nanos = 10_000_000_000;
 /// Lanes of a step while the prompt is read.
 const LANES: usize = 64;
 /// For so long the ducks are waited for.
@@ -239,6 +241,13 @@ impl Pond {
             Pace::Step(time) => time,
             Pace::Bandwidth(bytes) => (chosen * unit_bytes as f64 / bytes) as Nanos,
         };
+        if duck_nanos > SLOWEST {
+            let what = format!(
+                "a duck would need {} s for a step: give a --duck-bandwidth of more GB/s",
+                duck_nanos / 1_000_000_000
+            );
+            return Err(Error::Modelled { what });
+        }
         let modelled = ducks::Model {
             mbit: args.mbit,
             host_mbit: args.host_mbit,
@@ -346,7 +355,10 @@ fn put_together(
     host_nodes: u64,
 ) -> Result<Report, Error> {
     if host_nodes > 0 {
-        let what = format!("nodes that the host had to compute or give to others: expected 0, found {host_nodes}");
+        let what = format!(
+            "nodes that the host had to compute or give to others: expected 0, found {host_nodes}; ducks this slow, or this machine this busy, \
+             count as gone"
+        );
         return Err(Error::Modelled { what });
     }
     let measured = setting.tokens * setting.steps;
@@ -358,7 +370,8 @@ fn put_together(
     {
         if found != waits.len() || found < measured {
             let what = format!(
-                "steps seen by {who}: expected {} of which {measured} are measured, found {found}",
+                "steps seen by {who}: expected {} of which {measured} are measured, found {found}; if ducks have nothing to do in some steps, \
+                 take fewer --ports or --ducks",
                 waits.len()
             );
             return Err(Error::Modelled { what });
