@@ -83,6 +83,19 @@ fn check_fit(args: &BenchArgs, max_len: usize) -> Result<(), Error> {
     args.decode.iter().try_for_each(|&n| fits("--decode", n, max_len - args.context))
 }
 
+/// Refuses a machine whose GPU cannot be used, before anything is written for it.
+fn need_gpu() -> Result<(), Error> {
+    let probe = host::cuda::probe();
+    probe.device.map_err(|error| stage_error(error.into()))?;
+    probe.nvrtc.map_err(|error| stage_error(error.into()))?;
+    Ok(())
+}
+
+/// What a stage that a measurement made itself says.
+fn stage_error(error: host::StageError) -> Error {
+    Error::Engine(decode::EngineError::Stage(error))
+}
+
 struct Bench<'a> {
     engine: &'a mut Engine,
     vocab: usize,

@@ -11,6 +11,7 @@ use host::stage::Layers;
 use model::synthetic::{self, Dims};
 use serde::Serialize;
 
+use super::stage_error;
 use crate::cli::{KnownDims, Stage0Args};
 use crate::error::Error;
 use crate::loaded::numerics;
@@ -19,7 +20,6 @@ use crate::{output, progress};
 
 /// Lanes that are read as a prompt is, from here on.
 const FEW: usize = 8;
-const SHARD_BYTES: u64 = 4 << 30;
 
 /// Runs the command.
 ///
@@ -30,16 +30,8 @@ pub fn run(args: &Stage0Args, settings: &Settings) -> Result<(), Error> {
     let dims = match args.dims {
         KnownDims::DeepseekV32 => Dims::deepseek_v32(),
     };
-    let stage = |error| Error::Engine(decode::EngineError::Stage(error));
-    // Before anything is written for them.
-    let probe = host::cuda::probe();
-    probe.device.map_err(|error| stage(error.into()))?;
-    probe.nvrtc.map_err(|error| stage(error.into()))?;
-    let (folder, _cleared) = super::synthetic::folder()?;
-    let options = synthetic::Options { folder: folder.path(), dims: &dims, seed: 1, shard_bytes: SHARD_BYTES };
-    let hollow = synthetic::write_hollow(&options);
-    hollow.map_err(|error| Error::Synthetic(Box::new(error)))?;
-    let model = Arc::new(model::arch::load(folder.path())?);
+    super::need_gpu()?;
+    let model = Arc::new(super::synthetic::load(&dims, synthetic::write_hollow)?);
     let lanes = args.lanes as usize;
     let position = args.context as usize;
     let positions = (position + lanes).next_multiple_of(4096).max(4096);
@@ -51,11 +43,11 @@ pub fn run(args: &Stage0Args, settings: &Settings) -> Result<(), Error> {
     };
     let mut measured =
         progress::spinner("making random weights on the GPU", || CudaStage::new(model.clone(), cuda, &mut |_, _| ()))
-            .map_err(stage)?;
-    let bandwidth = measured.measure_bandwidth().map_err(stage)?;
+            .map_err(stage_error)?;
+    let bandwidth = measured.measure_bandwidth().map_err(stage_error)?;
     let what = Measurement { layers: Layers::Main, lanes, position, logits: 1, repeats: args.repeats as usize };
-    let seconds = measured.measure_pass(&what).map_err(stage)?;
-    let kernels = if args.kernels { measured.measure_kernels(&what).map_err(stage)? } else { Vec::new() };
+    let seconds = measured.measure_pass(&what).map_err(stage_error)?;
+    let kernels = if args.kernels { measured.measure_kernels(&what).map_err(stage_error)? } else { Vec::new() };
     let bytes = measured.pass_bytes(Layers::Main);
     let report = Report {
         gpu: measured.properties().name.clone(),

@@ -4,6 +4,7 @@
 use kernels::tree::Shape;
 use model::arch::deepseek_v32::config::Config;
 use model::arch::deepseek_v32::tensors::{Part, specs};
+use model::program::Model;
 use model::synthetic::{self, Dims};
 use tempfile::TempDir;
 
@@ -19,6 +20,8 @@ const FEWEST_LAYERS: usize = 2;
 /// Layers at most: 40 GB of weights.
 const MOST_LAYERS: usize = 512;
 const SHARD_BYTES: u64 = 1 << 30;
+/// Few files for the full sizes.
+const HOLLOW_SHARD_BYTES: u64 = 4 << 30;
 
 /// Writes, opens and removes the model.
 ///
@@ -41,11 +44,26 @@ pub fn open(args: &BenchArgs, settings: &Settings) -> Result<Opened, Error> {
     opened
 }
 
+/// Writes, loads and removes a model for a stage that makes its weights elsewhere. `write` is [`synthetic::write_hollow`], or
+/// [`synthetic::write`] where weights matter.
+///
+/// # Errors
+/// A disk that is full, or files that cannot be read again.
+pub fn load(
+    dims: &Dims,
+    write: impl FnOnce(&synthetic::Options<'_>) -> Result<u64, synthetic::SyntheticError>,
+) -> Result<Model, Error> {
+    let (folder, _cleared) = folder()?;
+    let options = synthetic::Options { folder: folder.path(), dims, seed: 1, shard_bytes: HOLLOW_SHARD_BYTES };
+    write(&options).map_err(|error| Error::Synthetic(Box::new(error)))?;
+    Ok(model::arch::load(folder.path())?)
+}
+
 /// A folder for a model's files, which goes away even if a signal ends the process.
 ///
 /// # Errors
 /// What the system says.
-pub fn folder() -> Result<(TempDir, Temporary), Error> {
+fn folder() -> Result<(TempDir, Temporary), Error> {
     let base = std::env::temp_dir();
     let make = || {
         let folder = tempfile::Builder::new().prefix("duckpond-bench-").tempdir_in(&base)?;

@@ -169,39 +169,28 @@ fn operation_by_operation(name: &str, model: Model, numerics: Numerics, limit: f
     faults
 }
 
-#[test]
-fn every_operation_agrees_with_the_cpu_in_mode_exact() {
+/// Every subject in a mode.
+fn agrees(numerics: Numerics, limit: f64) {
     if !has_gpu() {
         return;
     }
-    let faults: Vec<String> = subjects()
-        .into_iter()
-        .flat_map(|(name, model)| operation_by_operation(name, model, Numerics::Exact, 1e-4))
-        .collect();
+    let faults: Vec<String> =
+        subjects().into_iter().flat_map(|(name, model)| operation_by_operation(name, model, numerics, limit)).collect();
     report(&faults);
+}
+
+#[test]
+fn every_operation_agrees_with_the_cpu_in_mode_exact() {
+    agrees(Numerics::Exact, 1e-4);
 }
 
 #[test]
 fn every_operation_agrees_with_the_cpu_in_mode_bf16() {
-    if !has_gpu() {
-        return;
-    }
-    let faults: Vec<String> = subjects()
-        .into_iter()
-        .flat_map(|(name, model)| operation_by_operation(name, model, Numerics::Bf16, 7e-3))
-        .collect();
-    report(&faults);
+    agrees(Numerics::Bf16, 7e-3);
 }
 
 #[test]
 fn every_operation_agrees_with_the_cpu_in_mode_fp8() {
-    if !has_gpu() {
-        return;
-    }
     // One bf16 that rounds the other way may move an 8-bit value by a sixteenth of itself.
-    let faults: Vec<String> = subjects()
-        .into_iter()
-        .flat_map(|(name, model)| operation_by_operation(name, model, Numerics::Fp8, 4e-2))
-        .collect();
-    report(&faults);
+    agrees(Numerics::Fp8, 4e-2);
 }

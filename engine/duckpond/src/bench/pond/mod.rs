@@ -12,7 +12,6 @@ mod timed;
 mod wire;
 
 use std::ops::ControlFlow;
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -43,7 +42,6 @@ use ducks::{Domain, Log, Pace};
 use report::{Checks, Report, Setting, Times};
 use timed::{Timed, Wait, Waits};
 
-const SHARD_BYTES: u64 = 4 << 30;
 /// Tokens before the measured ones: the first is the prompt's, the others make graphs and teach the pace of the ducks.
 const WARM: usize = 4;
 /// Nanoseconds that a switch takes to pass a frame on.
@@ -65,10 +63,7 @@ pub fn run(args: &PondBenchArgs, settings: &Settings) -> Result<(), Error> {
     let numerics = numerics(settings.numerics, if args.stage0 == PondStage::Cuda { Stage0::Cuda } else { Stage0::Cpu });
     let dims = sizes(args.dims);
     if args.stage0 == PondStage::Cuda {
-        // Before anything is written for them.
-        let probe = host::cuda::probe();
-        probe.device.map_err(|error| stage_error(error.into()))?;
-        probe.nvrtc.map_err(|error| stage_error(error.into()))?;
+        super::need_gpu()?;
     }
     let model = progress::spinner("laying out the model", || open(args, &dims))?;
     let clock = Clock::start();
@@ -180,15 +175,11 @@ fn sizes(dims: PondDims) -> Dims {
 
 /// A model of those sizes. Only the smallest one's weights are worth writing; the others' are made on the card, or nought.
 fn open(args: &PondBenchArgs, dims: &Dims) -> Result<Model, Error> {
-    let (folder, _cleared) = super::synthetic::folder()?;
-    let folder: &Path = folder.path();
-    let options = synthetic::Options { folder, dims, seed: 1, shard_bytes: SHARD_BYTES };
-    let written = match args.dims {
-        PondDims::Tiny => synthetic::write(&options),
-        PondDims::Wide | PondDims::DeepseekV32 => synthetic::write_hollow(&options),
+    let write = match args.dims {
+        PondDims::Tiny => synthetic::write,
+        PondDims::Wide | PondDims::DeepseekV32 => synthetic::write_hollow,
     };
-    written.map_err(|error| Error::Synthetic(Box::new(error)))?;
-    let mut model = model::arch::load(folder)?;
+    let mut model = super::synthetic::load(dims, write)?;
     share_one_unit(&mut model).map_err(|error| Error::Synthetic(Box::new(error)))?;
     Ok(model)
 }
@@ -200,10 +191,6 @@ fn positions(args: &PondBenchArgs) -> usize {
 /// The same in every run: nobody else is on these wires.
 fn key() -> Key {
     Key::from_seed([42; 32])
-}
-
-fn stage_error(error: host::StageError) -> Error {
-    Error::Engine(decode::EngineError::Stage(error))
 }
 
 fn taken<T: Clone>(shared: &Mutex<Vec<T>>) -> Vec<T> {
